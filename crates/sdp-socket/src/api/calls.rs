@@ -190,7 +190,8 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
             Route::Library(held)
         }
         Stage::Kernel | Stage::Candidate | Stage::Meeting => {
-            // Before the stage is looked at again: whoever attaches meanwhile sees the count, or is seen.
+            // Before the stage is looked at again: a thread that attaches it meanwhile sees the
+            // count, or this look sees the stage.
             let counting = Counting::now();
             counting.add(&held.raw[half as usize], 1);
             if held.stage() == Stage::Attached {

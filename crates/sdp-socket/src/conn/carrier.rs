@@ -1,4 +1,4 @@
-//! What the kernel knows about a carrier, and the few bytes that we put there ourselves.
+//! What the kernel knows about a carrier, and the wake bytes that the library puts there.
 //!
 //! Called by every room above for what only the kernel knows of a connection.
 //!

@@ -35,11 +35,11 @@ pub(crate) mod flag {
     pub(crate) const WANTS_ROOM: u32 = 1 << 13;
     /// A reset by the peer has been reported: like the kernel, once.
     pub(crate) const RESET_TOLD: u32 = 1 << 14;
-    /// Somebody waits for the connection where no doorbell reaches: it arms on the carrier.
+    /// A thread waits for the connection where no doorbell reaches: waits arm on the carrier.
     pub(crate) const BY_CARRIER: u32 = 1 << 15;
     /// The statistics row shows the addresses.
     pub(crate) const SHOWN: u32 = 1 << 16;
-    /// Begun by somebody else and come by exec or SCM_RIGHTS ([`crate::lifecycle::adopt`]).
+    /// Begun by another process; came by exec or SCM_RIGHTS ([`crate::lifecycle::adopt`]).
     pub(crate) const ADOPTED: u32 = 1 << 17;
     /// A sender wrote beyond its ring's first page since [`crate::datapath::reclaim`] looked last.
     pub(crate) const BULKY: u32 = 1 << 18;
@@ -57,7 +57,7 @@ pub(crate) mod flag {
     /// A listener that came by exec or activation, or a connection of one: its network namespace need not be the
     /// process's.
     pub(crate) const MAY_BE_ELSEWHERE: u32 = 1 << 24;
-    /// Somebody waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
+    /// A thread waited for it with `poll` or `select` before it had lanes ([`sdp_shm::early`]).
     pub(crate) const EARLY: u32 = 1 << 25;
     /// The program asked for a device: the addresses need not be this connection's alone ([`crate::migration::reuse`]).
     pub(crate) const BOUND: u32 = 1 << 26;
@@ -83,7 +83,7 @@ pub(crate) mod row_flag {
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
     /// Several processes use the lanes of this end (R5).
     pub(crate) const SEVERAL: u32 = 2;
-    /// Somebody has, or had, the connection in an epoll set.
+    /// A process of the family has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
     /// A send consumed the kernel's ECONNRESET without reporting it. The next receive must report it. No FIN has
     /// come, unless one met ours on its way.

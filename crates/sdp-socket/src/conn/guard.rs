@@ -81,8 +81,8 @@ impl ConnGuard {
     }
 
     /// The descriptor that the call was made on; when that was closed meanwhile, the one that was
-    /// kept for the call, −1 without one: the number is somebody else's by now. Good for one system
-    /// call: under the half's lock the number stays what it is.
+    /// kept for the call, −1 without one: the number names something else by now. Good for one
+    /// system call: under the half's lock the number stays what it is.
     #[inline]
     pub(crate) fn fd(&self) -> i32 {
         self.open_fd().unwrap_or(-1)

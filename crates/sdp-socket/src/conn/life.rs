@@ -231,7 +231,7 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::PeerPassedOn,
         by: ("migration/repromote.rs", &["consider"]),
-        what: "the other end left its lanes for somebody else, and both directions are drained: nobody enters them",
+        what: "the other end left its lanes for another process, and both directions are drained: nobody enters them",
         changes: &[(Attached, Tcp), (Attached, ParkedArrived), (Attached, ParkedUnmet)],
     },
     Row {

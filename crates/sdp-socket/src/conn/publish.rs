@@ -287,7 +287,7 @@ pub(crate) fn tag_for_next_owner(conn: &Conn, fd: i32) {
     }
 }
 
-/// Counts an end that came from elsewhere, unless somebody did in its life before.
+/// Counts an end that came from elsewhere, unless an earlier process of it did.
 pub(crate) fn count_next_reader(conn: &Conn, fd: i32, reason: Reason) {
     if page::current().is_some() && socket_tags::counted_as(fd).is_none() {
         count_seen(conn, reason);

@@ -43,7 +43,7 @@ impl SendTurn {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether somebody is in the middle of a send. Under the half's lock.
+    /// Whether a thread is in the middle of a send. Under the half's lock.
     #[inline(always)]
     pub(crate) fn is_taken(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
@@ -58,8 +58,8 @@ impl SendTurn {
         });
     }
 
-    /// The calling thread waits for its turn: whoever ends one hands it on. Only one thread is
-    /// next, and the others ask again when it is done.
+    /// The calling thread waits for its turn: the thread that ends one hands it on. Only one thread
+    /// is next, and the others ask again when it is done.
     pub(crate) fn want(&self, thread: u32) {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
             let holder = holder_in(word);

@@ -6,8 +6,9 @@
 //!
 //! # Life of a slot
 //! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last call on it gone).
-//! Whoever makes the last step tears down. Where calls hold the connection when the last descriptor goes
-//! ([`retain`]), LIVE → RETAINED, and the last of them makes the step to CLOSING.
+//! The thread that makes the last step tears the slot down. Where calls hold the connection when
+//! the last descriptor goes ([`retain`]), LIVE → RETAINED, and the last of them makes the step to
+//! CLOSING.
 
 use core::{
     cell::UnsafeCell,
@@ -286,7 +287,7 @@ fn make_arena() -> bool {
 pub(crate) enum Signalled {
     /// Nobody sleeps there: the bit in its page is enough.
     Awake,
-    /// Somebody slept, and was woken.
+    /// A thread slept there, and was woken.
     Asleep,
     /// It has given us none: use the carrier.
     NoDoorbell,

@@ -1,6 +1,6 @@
 //! A half's private state as words of family memory: which word is what, and the order of the stores.
 //!
-//! Used by whoever holds the half's lock ([`crate::datapath::lane`], [`crate::datapath::fast`]);
+//! Used by the holder of the half's lock ([`crate::datapath::lane`], [`crate::datapath::fast`]);
 //! [`crate::datapath::takeover`] relies on the order where that holder was killed before it had
 //! stored everything. The order stands here once, in [`finish_source`] and [`finish_sink`]; the
 //! fast path and the slow path go through both. Nothing is decided here: what the words say is

@@ -1,4 +1,4 @@
-//! The common case of a send and of a receive, without the machinery of the others.
+//! The fast path: the commonest send and the commonest receive, on few words.
 //!
 //! Called by `api` for one buffer, and by [`super::receive`], before anything of the slow path.
 //!

@@ -1,6 +1,6 @@
 //! The lock of a half.
 //!
-//! Called by whoever loads a half's state ([`crate::datapath::send::with_source`],
+//! Called before a half's state is loaded ([`crate::datapath::send::with_source`],
 //! [`crate::datapath::receive::with_sink`]). A family member that died with the lock is replaced;
 //! one that lives and keeps it costs the connection.
 

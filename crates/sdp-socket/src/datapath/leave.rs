@@ -1,7 +1,8 @@
 //! Both halves of an attached connection leave the SDP lane.
 //!
-//! Called by `migration`, which says when and for how long, and by [`crate::datapath::proof`] for an end that turned out
-//! to be somebody else's. It does not decide that a connection leaves, nor what becomes of unread bytes.
+//! Called by `migration`, which says when and for how long, and by [`crate::datapath::proof`] for
+//! an end that turned out to be another connection's. It does not decide that a connection leaves,
+//! nor what becomes of unread bytes.
 
 use sdp_link::{EndWords, Intent, Link, SwitchLog, Trust};
 use sdp_shm::family::Row;

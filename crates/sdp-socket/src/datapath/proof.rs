@@ -4,7 +4,7 @@
 //! `migration/promote.rs` when ends meet.
 //!
 //! The ends of a connection find each other by its addresses. Where addresses or ports are
-//! translated, the same addresses can name somebody else, and what each end says of itself is
+//! translated, the same addresses can name another socket, and what each end says of itself is
 //! true all the same. So the first bytes of a half go by the carrier, and the kernel is asked
 //! what became of them: *the socket that we take for the other end had received as much as we had
 //! sent; we send; now it has received that much more.* The kernel's counters are nobody's claim,
@@ -51,7 +51,7 @@ const TRACKED: u32 = 8;
 const DOUBTED: u32 = 24;
 /// Looks in vain after which nobody looks any more.
 const MOST_LOOKS: u32 = 250;
-/// One that takes longer proves nothing where [`TRACKED`] are wanted: somebody else may have sent
+/// One that takes longer proves nothing where [`TRACKED`] are wanted: another process may have sent
 /// as much meanwhile.
 const LONG_NS: u64 = 200_000;
 /// Longest pause before a send that nobody shall guess the moment of.
@@ -71,7 +71,7 @@ const LOOKED: u32 = 0xff << LOOKED_SHIFT;
 const STRICT: u32 = 1 << 16;
 /// The other end's process belongs to another user.
 const STRANGER: u32 = 1 << 17;
-/// The other end is somebody else's.
+/// The other end is not this stream's.
 const REFUTED: u32 = 1 << 18;
 /// It has left its lanes for that.
 const LEFT: u32 = 1 << 19;
@@ -159,9 +159,10 @@ pub(crate) fn is_heard(conn: &Conn) -> bool {
     conn.proof.load(Ordering::Relaxed) & STRANGER != 0
 }
 
-/// After a read from the carrier, under the lock of the receiving half. It counts how often what came is what the other
-/// socket has sent, each time another number. Who has got what that did not send yet has it from somebody else: another
-/// connection would have to be ahead of this one always, and equal so often.
+/// After a read from the carrier, under the lock of the receiving half. It counts how often what
+/// came is what the other socket has sent, each time another number. An end that has got what this
+/// socket did not send yet has it from another socket: another connection would have to be ahead of
+/// this one always, and equal so often.
 #[cold]
 pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     let heard = conn.heard.load(Ordering::Relaxed);
@@ -289,21 +290,21 @@ fn is_news(conn: &Conn, edge: Edge) -> bool {
     })
 }
 
-/// After a send call, outside the lock: an end that turned out to be somebody else's leaves its
+/// After a send call, outside the lock: an end that turned out to hold another stream leaves its
 /// lanes.
 #[cold]
 pub(crate) fn leave_if_refuted(conn: &Conn, fd: i32) {
     let word = conn.proof.load(Ordering::Relaxed);
     if word & (REFUTED | LEFT) == REFUTED {
         conn.proof.fetch_or(LEFT, Ordering::Relaxed);
-        // Falls back by `refute`: whoever makes it leave otherwise does no more than this.
+        // `refute` made it fall back; any other thread that makes it leave does no more than this.
         if conn.stage() == Stage::Attached {
             leave::both(conn, fd, Reason::Translated);
         }
     }
 }
 
-/// The other end is somebody else's: nothing more goes to it, and [`leave_if_refuted`] takes the
+/// The other end holds another stream: nothing more goes to it, and [`leave_if_refuted`] takes the
 /// connection off its lanes.
 #[cold]
 pub(crate) fn refute(conn: &Conn) {

@@ -149,8 +149,8 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             }
             Err(e) => {
                 if look == Look::Ring {
-                    // Nothing in the ring. Somebody may answer within a moment; only then ask the kernel,
-                    // which a sleep does in the same call.
+                    // Nothing in the ring. The peer may answer within a moment; only then ask the
+                    // kernel, which a sleep does in the same call.
                     let blocking =
                         wish.flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
                     if !blocking {
@@ -391,10 +391,10 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: 
     }
 }
 
-/// O10: whether nobody can be asleep on the carrier without having armed. The connection is attached, so that whoever
-/// goes to sleep from here on arms. Those who read in the kernel are counted (the caller has looked), epoll sets
-/// were told when it was attached; what is left is waits that began before, here or, where others have or had
-/// the socket, anywhere.
+/// O10: whether nobody can be asleep on the carrier without having armed. The connection is
+/// attached, so that each thread which goes to sleep from here on arms. Those who read in the
+/// kernel are counted (the caller has looked), epoll sets were told when it was attached; what is
+/// left is waits that began before, here or, where others have or had the socket, anywhere.
 fn do_sleepers_arm(conn: &Conn) -> bool {
     const OTHERS: u32 = flag::ADOPTED
         | flag::PASSED
@@ -503,9 +503,9 @@ fn step(
                 return Ok(total);
             }
             return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_told(*e)) {
-                // A FIN comes behind all wake bytes. Without them it was a reset, whose error
-                // whoever consumed wake bytes may have taken; what the peer sent after the switch
-                // is lost. While the connection stands it is the program that reads no more
+                // A FIN comes behind all wake bytes. Without them it was a reset, whose error the
+                // thread that consumed wake bytes may have taken; what the peer sent after the
+                // switch is lost. While the connection stands it is the program that reads no more
                 // (SHUT_RD).
                 Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
                 Ok(0) => told_of_reset(conn),

@@ -144,7 +144,8 @@ fn look(now: u64, next: u64) {
     if any() || LOOK_AT.compare_exchange(next, 0, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return;
     }
-    // Who noted something since the look at the bits may have found that somebody would look.
+    // A sender that noted something since the look at the bits may have found that a thread would
+    // look.
     if any() {
         let _ = LOOK_AT.compare_exchange(0, next, Ordering::SeqCst, Ordering::Relaxed);
     }

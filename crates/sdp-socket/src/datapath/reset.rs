@@ -9,8 +9,8 @@ use sdp_stats::{Direction, Reason, trace::Kind};
 
 use crate::conn::{self, Conn, carrier, flag, publish};
 
-/// The connection is lost: every call answers ECONNRESET from here on, and so does the carrier, at this end to whoever reads
-/// it without the library, and at the other.
+/// The connection is lost: every call answers ECONNRESET from here on, and so does the carrier, at
+/// this end to all that read it without the library, and at the other.
 pub(crate) fn reset(conn: &Conn) {
     if conn.has(flag::HOSTILE) {
         return;

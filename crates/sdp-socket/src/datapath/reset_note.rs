@@ -1,4 +1,4 @@
-//! The kernel's word of a reset, where a sender took it.
+//! A note that a send call has taken the kernel's error of a reset.
 //!
 //! Called by [`super::send`] and [`super::receive`].
 //!

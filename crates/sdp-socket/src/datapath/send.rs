@@ -303,7 +303,8 @@ fn attempt(
             }
             RingSend::Full => {
                 let blocking = is_blocking();
-                // Nobody could ring for room: the kernel wakes whoever waits for room on the carrier.
+                // Nobody could ring for room: the kernel wakes threads that wait for room on the
+                // carrier.
                 let may_wait = blocking && wait::can_be_rung_for_room(conn);
                 if !may_wait && wait::briefly_for_room(link, half, source) {
                     continue;
@@ -436,7 +437,8 @@ pub(crate) fn leave_sdp(
     match left {
         Some(Some(())) => {
             publish::half_demoted(conn, Direction::Send, reason);
-            // Whoever waits for room in the ring is writable by the carrier now.
+            // Threads that wait for room in the ring: the connection is writable by the carrier
+            // now.
             if conn.has(flag::WANTS_ROOM) {
                 doorbell::signal_self(conn.index());
             }

@@ -1,11 +1,12 @@
 //! Going on with a half whose last user was killed inside its lock.
 //!
-//! Used by [`crate::datapath::send::with_source`] and [`crate::datapath::receive::with_sink`] when the lock was taken over. What
-//! the dead user had published, or written down as read, stays; what it had only begun never happened. Its
-//! private words may be half stored: they are made again from the order in which they are stored
-//! ([`crate::conn::words`]), from a walk over the messages that the dead user was busy with, from the log, and from
-//! the kernel's own counts of the carrier. It refuses to guess: where that does not add up, where the kernel does
-//! not tell, or where unread bytes were being handed over to another stream, the connection is reset.
+//! Called by [`crate::datapath::send::with_source`] and [`crate::datapath::receive::with_sink`]
+//! when the lock was taken over. What the dead user had published, or written down as read, stays;
+//! what it had only begun never happened. Its private words may be half stored: they are made again
+//! from the order in which they are stored ([`crate::conn::words`]), from a walk over the messages
+//! that the dead user was busy with, from the log, and from the kernel's own counts of the carrier.
+//! It refuses to guess: where that does not add up, where the kernel does not tell, or where unread
+//! bytes were being handed over to another stream, the connection is reset.
 //!
 //! A next owner may be killed in here, too: everything is stored in the usual order, and the next
 //! one begins again.
@@ -99,8 +100,8 @@ fn poison(words: &[AtomicU64]) -> Broken {
     Broken
 }
 
-/// The lane that the log ends on: whoever died over an entry may have changed the word for it already. With
-/// the gate.
+/// The lane that the log ends on: a user that died while it wrote an entry may have changed the
+/// word for it already. With the gate.
 fn finish_lane(lines: &HalfLines) {
     let written = lines.producer.switches.load(Ordering::Acquire);
     let last = (written != 0).then(|| lines.log.entry(written.wrapping_sub(1))).flatten();

@@ -33,8 +33,8 @@ use crate::{
     wake::{call_guard::CallGuard, doorbell, spin, strangers::Doorbells, wait_set::WaitSet},
 };
 
-/// Sleeps that somebody else's death or haste could make endless are bounded by this, so that it costs
-/// time, not the connection.
+/// Sleeps that another process's death or haste could make endless are bounded by this, so that it
+/// costs time, not the connection.
 pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 pub(crate) const MORE_SLEEP_NS: u64 = 1_000_000;
@@ -210,9 +210,9 @@ pub(crate) fn yield_to_sender() {
     });
 }
 
-/// Sleeps until the carrier has `events`, somebody rings, or `bound` nanoseconds have passed: for a
-/// connection to another host. `look`: whether there is something by now, asked when whoever rings
-/// from here on finds a sleeper.
+/// Sleeps until the carrier has `events`, another thread or the device rings, or `bound`
+/// nanoseconds have passed: for a connection to another host. `look`: whether there is something by
+/// now, asked when a thread that rings from here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,
@@ -294,7 +294,7 @@ pub(crate) fn for_room(
     if !spin::needs_this_cpu(peer_cpu) && spin::pause_for(1_000, &mut { has_room }) {
         return Woken::Look;
     }
-    // Whoever waits for room is busy.
+    // A connection whose sender waits for room is busy.
     let mode = mode(conn, true);
     // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
     // peer to send, which it may not do for us. A sender that cannot leave the lane either, or has too many

@@ -1,4 +1,4 @@
-//! Connections that somebody else began, and that came to this process by exec or SCM_RIGHTS (R3).
+//! Connections that another process began, and that came to this one by exec or SCM_RIGHTS (R3).
 //!
 //! Called by `api` when descriptors arrive, and by [`super::exec`] and [`super::inherit`].
 //!
@@ -70,8 +70,8 @@ pub(crate) fn received(through: c_int, fd: c_int) {
     }
 }
 
-/// Follows a connection that somebody else began. `giver`: a process that may still have it open; 0:
-/// only ancestors may. False when `fd` is no connected TCP socket.
+/// Follows a connection that another process began. `giver`: a process that may still have it open;
+/// 0: only ancestors may. False when `fd` is no connected TCP socket.
 fn adopt(fd: c_int, giver: i32) -> bool {
     if process::is_retired()
         || !process::is_ours()

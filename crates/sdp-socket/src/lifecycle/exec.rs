@@ -50,7 +50,8 @@ pub(crate) fn executing() {
     }
     let _section = section::Guard::enter();
     page::executing();
-    // The new image knows nothing of it, and the peers would go on believing that somebody keeps their half.
+    // The new image knows nothing of it, and the peers would go on believing that a process keeps
+    // their half.
     crate::conn::pool::clear();
     ask_first(is_inherited_on_purpose);
     table::walk(|fd, entry| {

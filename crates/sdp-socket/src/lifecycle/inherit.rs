@@ -325,8 +325,9 @@ static PARTING: AtomicBool = AtomicBool::new(false);
 const PARTING_NS: u64 = 10_000_000_000;
 const PARTING_SLEEP_NS: i64 = 100_000;
 
-/// Before one table cannot tell any more what a number names, because somebody gets descriptors of his own, or shares
-/// ours: the process leaves all lanes for good. One thread after the other: who goes takes copies of what is open.
+/// Before one table cannot tell any more what a number names, because a child gets descriptors of
+/// its own, or shares ours: the process leaves all lanes for good. One thread after the other: who
+/// goes takes copies of what is open.
 pub(crate) fn parting() {
     let end = monotonic_ns().saturating_add(PARTING_NS);
     while PARTING.swap(true, Ordering::Acquire) {

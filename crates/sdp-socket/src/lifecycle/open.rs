@@ -74,7 +74,8 @@ pub(crate) fn release(entry: Entry) {
     }
 }
 
-/// No descriptor of this process names the connection any more; for whoever took the last one away.
+/// No descriptor of this process names the connection any more; called by the thread that took the
+/// last one away.
 #[unsafe(link_section = ".text.hot")]
 fn end(conn: &Conn) {
     hosts::end(conn);
@@ -287,8 +288,8 @@ pub(crate) fn begin_close(fd: c_int) -> bool {
     }
     if process::is_ours() {
         let _section = section::Guard::enter();
-        // Whoever clears the word closes this number, whoever takes the last reference away ends the
-        // connection: each once, also when several threads close at a time.
+        // The thread that clears the word closes this number, the one that takes the last reference
+        // away ends the connection: each once, also when several threads close at a time.
         keep_for_calls(fd);
         // Without other threads nobody can come to the number meanwhile.
         let is_alone = pid::is_single_threaded();
@@ -317,8 +318,8 @@ fn keep_for_calls(fd: c_int) {
 
 /// The number is in the table no more, and about to be closed.
 fn closed_number(conn: &Conn, fd: c_int) {
-    // Whoever has to ask the kernel from here on, because a family member died in a call, asks it
-    // by this number.
+    // A thread that has to ask the kernel from here on, because a family member died in a call,
+    // asks it by this number.
     let is_noted = conn.note_closing(fd);
     if conn.is_held() {
         conn.keep(fd); // for one that fell asleep meanwhile
@@ -362,7 +363,7 @@ pub(crate) fn left(conn: &Conn) {
     }
 }
 
-/// Whoever uses a number of the connection that the table or the retainer has forgotten uses it under a half's
+/// A thread that uses a number which the table or the retainer has forgotten does so under a half's
 /// lock: before this, or never more.
 fn await_users(conn: &Conn) {
     let _ = receive::with_sink(conn, |_, _, _, _| Ok(()));
@@ -421,7 +422,7 @@ pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
         // Nobody reads the ring any more: what the peer sends from here on is the kernel's to
         // refuse. Under the gate, so that every wake byte has come by now, or is never rung. An end
-        // that has left the lanes before gets no wake bytes, and somebody else may have the
+        // that has left the lanes before gets no wake bytes, and another process may have the
         // connection now.
         let is_ours = send::gated_at(conn, Some(fd), half, conn.side(), || link.own().close());
         let is_ours = is_ours == Some(true);
@@ -448,8 +449,8 @@ pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     if resets && let Some(link) = conn.link() {
         link.own().note_reset(ResetNote::Resets);
     }
-    // What is on the carrier the kernel sees itself when the last number is closed; somebody whom nobody saw get one may
-    // have read it by then.
+    // What is on the carrier the kernel sees itself when the last number is closed; a process that
+    // nobody saw get one may have read it by then.
     if in_ring || is_asked {
         carrier::flush(fd);
         carrier::reset_on_close(fd);

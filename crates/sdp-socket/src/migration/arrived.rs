@@ -37,7 +37,8 @@ fn is_tcp_by_rule(fd: c_int) -> bool {
         })
 }
 
-/// The first call on an adopted connection. Counted as an end by whoever saw it begin, or else here.
+/// The first call on an adopted connection. The process that saw it begin counts it as an end; if
+/// none did, this one does.
 pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     process::start();
     publish::ensure_row(conn);
@@ -55,7 +56,7 @@ pub(crate) fn see_first(conn: &Conn, fd: c_int) {
 #[cold]
 pub(crate) fn after_call(conn: &Conn, fd: c_int) {
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
-    // After each refusal four times as long: whoever else has it open is dear to find out.
+    // After each refusal four times as long: to find out what other process has it open is dear.
     let failed = conn.refusals.load(Ordering::Relaxed).min(REFUSALS_MAX);
     if tick.is_multiple_of(LOOK_EVERY << (2 * failed)) && (tick != 0 || failed == 0) {
         reconsider(conn, fd);

@@ -79,8 +79,8 @@ pub(crate) fn join(conn: &Conn, fd: i32) {
     }
 }
 
-/// Not where somebody waits for the connection in epoll sets, which are armed once for many waits and cannot know
-/// that a family member was woken in their place: it goes on on the kernel lane.
+/// Not where a thread waits for the connection in epoll sets, which are armed once for many waits
+/// and cannot know that a family member was woken in their place: it goes on on the kernel lane.
 #[cold]
 fn share(conn: &Conn, fd: i32) {
     let Some(row) = conn.row() else { return };

@@ -1,7 +1,8 @@
-//! Ring bytes that somebody unaware of us is about to need: they go back into the kernel's stream.
+//! Ring bytes that a program without the library is about to need: they go back into the kernel's
+//! stream.
 //!
-//! Called by [`super::demote`] and [`super::incompatible`], and by `lifecycle` where somebody else
-//! goes on with a connection.
+//! Called by [`super::demote`] and [`super::incompatible`], and by `lifecycle` where another
+//! process goes on with a connection.
 //!
 //! After a connection left the SDP lane, its inbound ring may still hold bytes. Our own receive calls
 //! deliver them first; stdio, an executed image or a process that gets the descriptor would miss them.
@@ -21,9 +22,10 @@
 //!   not take it all the same, the connection is reset: an error that the program sees, instead of
 //!   bytes out of order.
 //!
-//! Without the peer's socket, or without memory there, nothing is pushed. Where the process goes on itself, the bytes stay
-//! readable through the library (reason `handover-stuck`); where somebody follows who has no way to them, a
-//! connection of our own takes the carrier's place ([`crate::migration::relay`]).
+//! Without the peer's socket, or without memory there, nothing is pushed. Where the process goes on
+//! itself, the bytes stay readable through the library (reason `handover-stuck`); where the next
+//! reader has no way to them, a connection of our own takes the carrier's place
+//! ([`crate::migration::relay`]).
 //!
 //! Where that is not to be had either, who follows must not take the kernel's end of the stream for its end: an image gets
 //! an error in the connection's place ([`cut_off`]); everybody else's call fails, and nothing has been passed on.
@@ -85,7 +87,7 @@ enum Outcome {
 pub(crate) enum NextReader {
     /// Nobody new: this process, through libc.
     Ourselves,
-    /// Somebody beside this process, or libc for good.
+    /// Another process, or libc for good.
     Stranger,
     /// The image that this process is about to become, by this number. It need not come to that.
     Image(c_int),
@@ -132,7 +134,7 @@ fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
 }
 
 /// What an image is to have cannot be handed over: it finds a connection that was reset. So does the other end, unless
-/// somebody else goes on with this one.
+/// another process goes on with this one.
 pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
     if is_ours_alone(conn) {
         if let Some(link) = conn.link() {
@@ -158,7 +160,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
         }
         (outcome, ahead(fd, sink, half).filter(|room| *room <= COLLECT_MAX))
     });
-    // Whoever waits for room in the ring finds the carrier now.
+    // A sender that waits for room in the ring finds the carrier now.
     conn.signal_peer();
     match outcome {
         Ok((Outcome::Done, _)) => {
@@ -230,8 +232,9 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     is_done
 }
 
-/// The other end is gone, and somebody else has this one too: a private connection with a copy of all that is unread
-/// takes the place of the image's number. The others read on as if there were no image.
+/// The other end is gone, and another process has this one too: a private connection with a copy of
+/// all that is unread takes the place of the image's number. The others read on as if there were no
+/// image.
 fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
     let copied = leave::inbound(conn, fd, |sink, _, half| copy_out(fd, sink, half));
     match copied {
@@ -324,7 +327,8 @@ fn ahead(fd: c_int, sink: &SinkState, half: AnyHalf<'_>) -> Option<u64> {
     (walk.lane == Lane::Kernel).then_some(last.checked_sub(consumed)?.checked_add(ring)?)
 }
 
-/// Whoever has the connection next may earn lanes of its own ([`crate::migration::repromote`]).
+/// The next process with the connection may earn lanes of its own
+/// ([`crate::migration::repromote`]).
 fn offer_new_life(conn: &Conn) {
     let _ = crate::datapath::send::with_source(conn, |source, _, link, _| {
         if source.lane == Lane::Kernel {
@@ -540,7 +544,8 @@ fn send(peer: &OwnedFd, bytes: &[Cell<u8>], end: u64) -> usize {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        // SAFETY: borrowed for the call; the kernel only reads them, whoever writes them meanwhile.
+        // SAFETY: borrowed for the call; the kernel only reads them, and the peer may write them
+        // meanwhile.
         let sent =
             unsafe { sys!(libc::SYS_sendto, peer.raw(), rest.as_ptr(), rest.len(), flags, 0, 0) };
         match sent {

@@ -26,9 +26,9 @@ pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
     fd::inode(fd).is_ok_and(|inode| Search::new(inode).process(pid) == Held::No)
 }
 
-/// Whether somebody outside the family may still use a connection: an ancestor of the process, or who
-/// gave it to us; for one that a relative took out of the family's sight, anybody. Asked when the
-/// connection has earned a meeting.
+/// Whether a process outside the family may still use a connection: an ancestor of the process, or
+/// who gave it to us; for one that a relative took out of the family's sight, anybody. Asked when
+/// the connection has earned a meeting.
 #[cold]
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
@@ -41,8 +41,8 @@ pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     if search.here(|number| table::entry(number) == Some(Entry::Conn(conn.index()))) != Held::No {
         return true;
     }
-    // Cleared first: a family member that leaves from now on sets it again, and whoever attaches
-    // looks again.
+    // Cleared first: a family member that leaves from now on sets it again, and the thread that
+    // attaches looks again.
     let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
     if flags & row_flag::OUT_OF_SIGHT != 0 {
         let is_held = search.everybody() != Held::No;

@@ -85,8 +85,8 @@ pub(crate) fn let_catch_up(conn: &Conn, number: i32, half: Half, more: usize) {
     }
     if half == Half::Send && most != 0 && ticks < YIELDS && paused < most.saturating_add(YIELDED_NS)
     {
-        // Whoever else wants this CPU may be the reader. Or not: then a yield may take as long as
-        // the scheduler's slices are, and it was the last one.
+        // The other thread that wants this CPU may be the reader. Or not: then a yield may take as
+        // long as the scheduler's slices are, and it was the last one.
         let begun = monotonic_ns();
         sdp_sys::time::yield_now();
         let passed = u32::try_from(monotonic_ns().saturating_sub(begun)).unwrap_or(u32::MAX);

@@ -131,7 +131,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if before != 0 && attempts(after) == attempts(before) {
         return;
     }
-    // Whoever else may have it open is dear to find out.
+    // To find out what other process may have it open is dear.
     let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
     if is_dear && before != 0 && !(after / RETRY_TICKS).is_power_of_two() {
         return;
@@ -324,7 +324,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
                 Some(Refusal::RendezvousBusy)
             }
             Step::Failed(refusal) => Some(refusal),
-            // Somebody listened, with the other end's user, and is slow.
+            // A process of the other end's user listened, and is slow.
             Step::Pending if is_last && was_joining => {
                 return match is_enough(conn) {
                     true => stay(conn, Reason::PeerNotListening),
@@ -357,8 +357,8 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         conn.abandon_meeting(Stage::Kernel);
     }
     if conn.stage() == Stage::Attached {
-        // At once, not at the next call: the sender may be waiting for it. Whoever enters the kernel from
-        // here on sees the stage; who did before is seen.
+        // At once, not at the next call: the sender may be waiting for it. A thread that enters the
+        // kernel from here on sees the stage; who did before is seen.
         fence(Ordering::SeqCst);
         pause::met();
         let _ = receive::with_sink(conn, |sink, _, _, half| {

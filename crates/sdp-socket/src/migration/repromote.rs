@@ -3,10 +3,10 @@
 //! Called by `api` after each call on a lane.
 //!
 //! The process at the other end may have passed the connection on, or executed another program with
-//! it: it has put its end on the kernel lane for good ([`Intent::PassedOn`]), and whoever has the
-//! connection there now shares no memory with us. Once both directions have drained into the kernel
-//! lane, the segment means nothing any more. It is put aside, still mapped (a thread that polls may
-//! look at it), and the connection is a candidate again.
+//! it: it has put its end on the kernel lane for good ([`Intent::PassedOn`]), and the process that
+//! has the connection there now shares no memory with us. Once both directions have drained into
+//! the kernel lane, the segment means nothing any more. It is put aside, still mapped (a thread
+//! that polls may look at it), and the connection is a candidate again.
 
 use core::sync::atomic::Ordering;
 

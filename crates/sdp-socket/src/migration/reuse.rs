@@ -118,7 +118,8 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
             return Outcome::Wait;
         }
         Answer::Waiting | Answer::Lost => {
-            // Nobody is there any more, or somebody else has the connection: not offered a second time.
+            // The other process is gone, or another one has the connection: not offered a second
+            // time.
             if !POOL.withdraw(peers, lease, owner, false) {
                 return Outcome::Wait; // taken just now
             }

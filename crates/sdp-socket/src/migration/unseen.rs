@@ -3,10 +3,10 @@
 //!
 //! Called by `readiness`, by `lifecycle/adopt.rs` and by [`super::promote`].
 //!
-//! A wait on such a set is the kernel's alone, which knows nothing of rings. So what is in one is on the kernel lane
-//! for good (reason `unseen-set`). A registration that is made here is seen. One that somebody else made, on the same
-//! set, of a connection that came to this process as well or went through other hands, is not: such connections have
-//! no lanes while there may be such a set.
+//! A wait on such a set is the kernel's alone, which knows nothing of rings. So what is in one is
+//! on the kernel lane for good (reason `unseen-set`). A registration that is made here is seen. One
+//! that another process made, on the same set, of a connection that came to this process as well or
+//! went through other hands, is not: such connections have no lanes while there may be such a set.
 
 use libc::c_int;
 use sdp_stats::Reason;
@@ -67,7 +67,7 @@ pub(crate) fn received(fd: c_int) {
     });
 }
 
-/// Whether somebody else may have registered the connection.
+/// Whether another process may have registered the connection.
 fn is_of_others(conn: &Conn) -> bool {
     conn.has(flag::ADOPTED | flag::PASSED)
 }

@@ -1,8 +1,8 @@
 //! The process's way to ask the kernel about other ends of its connections: one socket, kept
 //! hidden.
 //!
-//! Called by whoever meets another end or proves a stream. What is asked and how:
-//! [`sdp_fabric_shm::diag_client`].
+//! Called by `migration` to meet another end, and by `datapath` to prove a stream. What is asked
+//! and how: [`sdp_fabric_shm::diag_client`].
 
 use sdp_fabric_shm::diag_client::{DiagClient, HiddenFdHooks};
 

@@ -1,4 +1,4 @@
-//! What a higher room hands in when the process begins, so that a lower one can call it.
+//! Functions that a higher room hands in when the process begins, so that a lower one can call it.
 
 use core::{
     ptr::null_mut,

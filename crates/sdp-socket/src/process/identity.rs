@@ -414,7 +414,7 @@ pub(crate) fn leave_family() {
 pub(crate) fn begin_anew(pid: Option<i32>) {
     PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
     forget_nonce();
-    // Threads that were at it do not exist here: whoever needs it begins anew.
+    // Threads that were at it do not exist here: the next one that needs it begins anew.
     // What is as it should be is not written: each page that is costs a copy of it.
     if STARTED.load(Ordering::Relaxed) == 1 {
         STARTED.store(0, Ordering::Relaxed);

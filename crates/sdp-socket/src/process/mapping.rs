@@ -1,6 +1,6 @@
 //! Memory that this process maps for itself, and how it gives that back.
 //!
-//! Called by whoever makes a table, an arena or a page. A mapping that nobody else knows yet is a
+//! Called by rooms that make a table, an arena or a page. A mapping that nobody else knows yet is a
 //! [`Fresh`] and goes when that is dropped. Once its address is in a shared word, no type can tell
 //! that nobody uses it any more: [`unmap`] and [`give_up`] are unsafe, and their callers say why.
 
@@ -45,7 +45,7 @@ impl Fresh {
         self.base
     }
 
-    /// It lasts from here on, and whoever gets the address may use it.
+    /// It lasts from here on, and all that get the address may use it.
     pub(crate) fn keep(self) -> NonNull<u8> {
         ManuallyDrop::new(self).base
     }
@@ -103,7 +103,7 @@ pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
 ///
 /// # Safety
 /// `len` bytes at `at` are a mapping of this process's making. If `is_unused`, nobody uses it any
-/// more; else zeros are values for whoever may still use it.
+/// more; else zeros are values for all that may still use it.
 pub(crate) unsafe fn give_up(at: NonNull<u8>, len: usize, is_unused: bool) {
     if is_unused {
         return drop(Fresh { base: at, len });

@@ -1,10 +1,11 @@
 //! Memory for what a call works on, where it is too long for the stack: a thread may have a small one, and a hook takes
 //! a few KiB of it at most.
 //!
-//! Used by `readiness` for arrays of `poll` and `select`, and by `splice` for pieces of files. A few places, mapped when they are first needed and kept: what a poll of thousands of
-//! descriptors touches is a page or two. Whoever finds none free does without. A signal handler that leaves
-//! a call for good takes its place with it: then there is one place less. In a fork child the places of threads
-//! that it does not have are free.
+//! Used by `readiness` for arrays of `poll` and `select`, and by `splice` for pieces of files. A
+//! few places, mapped when they are first needed and kept: what a poll of thousands of descriptors
+//! touches is a page or two. A call that finds none free does without. A signal handler that leaves
+//! a call for good takes its place with it: then there is one place less. In a fork child the
+//! places of threads that it does not have are free.
 
 use core::{
     hint::black_box,

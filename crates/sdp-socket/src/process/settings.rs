@@ -275,7 +275,8 @@ fn take_over() {
     }
 }
 
-/// Shows tools the tunables in force, on the process's own page. For the loader, and whoever is alone at the settings.
+/// Shows tools the tunables in force, on the process's own page. For the loader, and a thread that
+/// is alone at the settings.
 fn show() {
     if let Some(page) = page::current() {
         let file = rules::summary().0;

@@ -2,20 +2,21 @@
 //!
 //! Called by `conn/publish.rs`, `lifecycle` and `migration/holders.rs`.
 //!
-//! Family memory ends at exec and does not travel with SCM_RIGHTS; locks of the open socket do, through
-//! fork, exec and messages, until nobody has it open any more. Two things are told this way: that somebody
-//! who passed the connection on may still use it ([`announce`]), and as what the end was counted in the
-//! report, so that the next process does not count it again ([`count_as`]).
+//! Family memory ends at exec and does not travel with SCM_RIGHTS; locks of the open socket do,
+//! through fork, exec and messages, until nobody has it open any more. Two things are told this
+//! way: that a process who passed the connection on may still use it ([`announce`]), and as what
+//! the end was counted in the report, so that the next process does not count it again
+//! ([`count_as`]).
 //!
-//! Whoever holds the socket can set such locks: what is read here changes counts and delays lanes, and
-//! nothing else.
+//! Each holder of the socket can set such locks: what is read here changes counts and delays lanes,
+//! and nothing else.
 
 use libc::{c_int, c_short};
 use sdp_sys::kernel;
 
 use crate::process::settings;
 
-/// The byte that says that somebody has passed the connection on.
+/// The byte that says that a process has passed the connection on.
 const PASSED_ON: i64 = 0;
 /// Marks of counting begin here …
 const COUNTED: i64 = 1 << 41;
@@ -37,7 +38,7 @@ pub(crate) fn announce(fd: c_int, whose: Whose) {
     set(fd, whose, PASSED_ON, libc::F_RDLCK);
 }
 
-/// Whether somebody [`announce`]d himself, other than this process by a lock of its own.
+/// Whether a process [`announce`]d itself, other than this process by a lock of its own.
 pub(crate) fn is_announced(fd: c_int) -> bool {
     find(fd, PASSED_ON, 1).is_none_or(|found| found.is_some())
 }
@@ -58,7 +59,7 @@ pub(crate) fn count_as(fd: c_int, verdict: u32) {
 /// As what this end is counted already; `None`: not in this run.
 pub(crate) fn counted_as(fd: c_int) -> Option<u32> {
     let at = find(fd, first(), RUN_BYTES).flatten()?;
-    // Somebody else's lock may begin before our bytes.
+    // Another program's lock may begin before our bytes.
     u32::try_from(at.checked_sub(first())? / STEP).ok()
 }
 

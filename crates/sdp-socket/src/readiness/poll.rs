@@ -1,4 +1,5 @@
-//! Is there something to read? For one connection (asked by epoll), and for `poll` and `select`.
+//! Whether a connection has something to read: for one connection (epoll asks), and for `poll` and
+//! `select`.
 
 use core::pin::pin;
 
@@ -44,7 +45,7 @@ fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
     let Some(view) = view(conn, half) else { return false };
     view.has_bytes()
         || (view.has_switch()
-            // Never by the number that it was made with: that may name somebody else's bytes by now.
+            // Never by the number that it was made with: that may name another socket by now.
             && conn::number_of(conn).is_some_and(|fd| verify(conn, fd).readable))
 }
 
@@ -179,7 +180,7 @@ fn verify_both(conn: &Conn) -> Option<Verified> {
     Some(Verified { readable: !matches!(found, hosts::Found::Nothing), is_kernels: true, cursor })
 }
 
-/// Waits a moment for who is at work on the half; takes over from one that died. False: somebody is
+/// Waits a moment for the user of the half; takes over from one that died. False: one is
 /// still at it.
 #[cold]
 pub(crate) fn await_turn(conn: &Conn) -> bool {
@@ -281,7 +282,7 @@ impl Early {
         Self(is_early)
     }
 
-    /// The wait is the kernel's: whoever makes it ends it, too.
+    /// The wait is the kernel's: the thread that makes it ends it, too.
     fn pass(self) -> Waited {
         let is_early = self.0;
         core::mem::forget(self);
@@ -412,7 +413,8 @@ fn poll_here(
         let left = until.map(|u| u.saturating_sub(monotonic_ns()));
         let must_not_sleep = ready > 0 || left == Some(0) || asks_first;
         let asleep = if must_not_sleep { 0 } else { monotonic_ns() };
-        // O8: whoever waits for room looks again now and then, should the reader die before it rings.
+        // O8: a thread that waits for room looks again now and then, should the reader die before
+        // it rings.
         let bound = if fds.iter().any(|entry| waits_for_room(entry, hides).is_some()) {
             Some(wait::BOUNDED_SLEEP_NS)
         } else {
@@ -551,7 +553,7 @@ fn sleep(
             {
                 if let Some((link, half)) = inbound(conn) {
                     if !conn.has(flag::POLLED) {
-                        conn.set(flag::POLLED); // before it is armed: whoever consumes its wake byte sees this
+                        conn.set(flag::POLLED); // before it is armed: the thread that consumes its wake byte sees this
                     }
                     let half = link.half(half);
                     let mode = if wait_set.exists() { wait_mode(conn) } else { How::Carrier };

@@ -1,7 +1,8 @@
 //! A half at a glance, without its lock, and how a thread that waits for it arms it.
 //!
-//! Called by whoever waits for many connections (`poll`, `select`, `epoll`), and by the registrations of epoll sets
-//! ([`crate::wake::interest`]). It reads words that both ends write, follows no switch and moves no byte.
+//! Called by waits for many connections (`poll`, `select`, `epoll`), and by the registrations of
+//! epoll sets ([`crate::wake::interest`]). It reads words that both ends write, follows no switch
+//! and moves no byte.
 
 use core::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! What a call that waits holds, and gives back however it ends; and how its socket outlives a close.
+//! The guard of a call that may sleep: what the call holds, how that is given back however the call
+//! ends, and how its socket outlives a close.
 //!
 //! Made by each call that may sleep, before it does.
 //!
@@ -7,11 +8,12 @@
 //! the frame is unwound either way. A [`CallGuard`] is such a registration for one call. It knows the call's
 //! hold on the connection, its turn to spin, its place in the doorbell page and its wait set.
 //!
-//! A call that sleeps in the kernel keeps its socket: whoever closes the number meanwhile changes nothing
-//! for it, and the connection ends when it returns. Here it sleeps in `ppoll`, between looks at the
-//! connection that need a number. So whoever closes a number on whose connection a call [holds](CallGuard::hold)
-//! leaves a hidden duplicate behind ([`Conn::keep`]), which the calls go on with; the last one to leave
-//! closes it, and does what a last close does if that was put off.
+//! A call that sleeps in the kernel keeps its socket: a thread that closes the number meanwhile
+//! changes nothing for it, and the connection ends when it returns. Here it sleeps in `ppoll`,
+//! between looks at the connection that need a number. So a thread that closes a number on whose
+//! connection a call [holds](CallGuard::hold) leaves a hidden duplicate behind ([`Conn::keep`]),
+//! which the calls go on with; the last one to leave closes it, and does what a last close does if
+//! that was put off.
 //!
 //! # Frames that are left
 //! Cancellation, `pthread_exit` in a handler and `siglongjmp` remove the library's frames, `extern "C"` ones and Rust ones with

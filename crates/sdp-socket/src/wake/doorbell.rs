@@ -1,8 +1,9 @@
 //! The process's own doorbell: an eventfd that peers write, and the page of bits that says for which connections.
 //!
-//! Made once, when the first connection meets its other end. Called by whoever sleeps ([`crate::wake::wait_set`], sets in
-//! [`crate::wake::interest`]), by whoever must wake threads of this process, and by `lifecycle` where a fork or a change
-//! of trust takes it away. Foreign doorbells (those for other users): [`crate::wake::strangers`].
+//! Made once, when the first connection meets its other end. Called by threads that sleep
+//! ([`crate::wake::wait_set`], sets in [`crate::wake::interest`]), by those that must wake threads
+//! of this process, and by `lifecycle` where a fork or a change of trust takes it away. Foreign
+//! doorbells (those for other users): [`crate::wake::strangers`].
 
 use core::{
     ptr::{NonNull, null_mut},

@@ -63,7 +63,7 @@ const GATHERED_PART: u64 = 8;
 const GATHER_EVERY: u64 = 64;
 /// Longest time given to the peer on a shared CPU by yielding.
 const YIELD_NS: u64 = 20_000;
-/// A single yield that takes this long means that somebody else wanted the CPU.
+/// A single yield that takes this long means that another thread wanted the CPU.
 const YIELD_LOST_NS: u64 = 500_000;
 const YIELD_OFF_MIN_NS: u64 = 10_000_000;
 const YIELD_OFF_MAX_NS: u64 = 1_000_000_000;
@@ -110,12 +110,12 @@ pub(crate) enum Peer {
 
 /// What a waiter has learnt about how soon it is answered.
 ///
-/// The budget doubles with a success and halves with a failure; after three failures it rests at zero
-/// and is tried again once in sixteen waits. Behind a message that had to wake the peer no short spin is
-/// tried: two ends that both sleep answer each other one wake-up too late for it, for ever. Instead
-/// a probe is made that outlasts a wake-up, at the first such wait and then ever more seldom. Whoever finds the peer
-/// awake after that spins at once, so that one probe is enough to keep both ends awake; a peer that
-/// pauses between requests costs one probe in sixty-four.
+/// The budget doubles with a success and halves with a failure; after three failures it rests at
+/// zero and is tried again once in sixteen waits. Behind a message that had to wake the peer no
+/// short spin is tried: two ends that both sleep answer each other one wake-up too late for it, for
+/// ever. Instead a probe is made that outlasts a wake-up, at the first such wait and then ever more
+/// seldom. A reader that finds the peer awake after that spins at once, so that one probe is enough
+/// to keep both ends awake; a peer that pauses between requests costs one probe in sixty-four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Learnt {
     budget_ns: u32,
@@ -483,9 +483,9 @@ pub(crate) fn spin(
     }
 }
 
-/// Pauses for somebody who waits for several connections, if the process may have one more spinner. With
-/// one CPU it is offered instead: who is waited for may need it. `None`: it may not, from which there is
-/// nothing to learn.
+/// Pauses for a thread that waits for several connections, if the process may have one more
+/// spinner. With one CPU it is offered instead: who is waited for may need it. `None`: it may not,
+/// from which there is nothing to learn.
 pub(crate) fn shared_pause(
     peer_cpu: u32,
     budget: u64,
@@ -524,7 +524,7 @@ pub(crate) fn pause_for(budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Gives the CPU to whoever wants it, as long as that comes back soon.
+/// Gives the CPU to another thread that wants it, as long as that comes back soon.
 fn yield_for(started: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     let mut before = started;
     loop {

@@ -1,24 +1,27 @@
-//! How processes of other users wake this one: a doorbell and a page of bits for each such user.
+//! How processes of other users wake this one: a foreign doorbell, with a page of bits, for each
+//! such user.
 //!
-//! Called by `migration/promote.rs` when processes of two users meet, and by whoever sleeps.
+//! Called by `migration/promote.rs` when processes of two users meet, and by threads that sleep.
 //!
-//! The eventfd and the doorbell page of a process are its own users' alone: whoever has them can
-//! empty the bits of all its connections, and stop or drown its wake-ups. What a process of another
-//! user gets belongs to that user: a [`doorbell`], which can be rung and nothing else, and a
-//! doorbell page whose bits count for connections to that user's processes only. What one user does
-//! with its own, others do not notice. Two users, two doorbells; a thousand processes of one user,
-//! one doorbell.
+//! The eventfd and the doorbell page of a process are its own users' alone: a process that has them
+//! can empty the bits of all its connections, and stop or drown its wake-ups. What a process of
+//! another user gets belongs to that user: a [`doorbell`], which can be rung and nothing else, and
+//! a doorbell page whose bits count for connections to that user's processes only. What one user
+//! does with its own, others do not notice. Two users, two doorbells; a thousand processes of one
+//! user, one doorbell.
 //!
 //! # Sleepers
-//! Who goes to sleep counts itself in each page whose doorbell its wait set has. A doorbell that is made
-//! while somebody sleeps is put into the epoll sets, and their sleepers are counted in its page, under
-//! the epoll lock; sleepers with a wait set of their own are woken by the eventfd, and come back with it.
+//! Who goes to sleep counts itself in each page whose doorbell its wait set has. A doorbell that is
+//! made while a thread sleeps is put into the epoll sets, and their sleepers are counted in its
+//! page, under the epoll lock; sleepers with a wait set of their own are woken by the eventfd, and
+//! come back with it.
 //!
 //! # Full doorbells
-//! A ring that finds the doorbell full wakes nobody, so it must not be full when somebody goes to sleep:
-//! what is written from then on makes a new edge. Producers count their rings in the page before they
-//! write; who has counted itself as a sleeper, and has not looked yet, takes out what has been written
-//! when that is much. A user whose processes write more than they count harms its own connections only.
+//! A ring that finds the doorbell full wakes nobody, so it must not be full when a thread goes to
+//! sleep: what is written from then on makes a new edge. Producers count their rings in the page
+//! before they write; who has counted itself as a sleeper, and has not looked yet, takes out what
+//! has been written when that is much. A user whose processes write more than they count harms its
+//! own connections only.
 
 use core::{
     ptr::{NonNull, null_mut},

@@ -83,8 +83,8 @@ impl WaitSet {
         set.complete()
     }
 
-    /// Puts doorbells in that have been made since. Who makes one rings the eventfd then, which wakes whoever has
-    /// looked here before. Where one cannot be put in, there is no set.
+    /// Puts doorbells in that have been made since. Who makes one rings the eventfd then, which
+    /// wakes the threads that have looked here before. Where one cannot be put in, there is no set.
     fn complete(mut self) -> Self {
         while self.raw >= 0 && self.strangers < strangers::count() {
             let _section = section::Guard::enter();

@@ -5,8 +5,8 @@
 //! The turn is the real one; the half's lock, the wake-ups (each rings everybody who counts as
 //! asleep) and the order of calls are the model's. A wait for room ends by itself, one for the turn
 //! only by a doorbell: what bounds the sleep in the library is not there. Promises: nobody's bytes
-//! come into a message whose sender has the turn and did not lose it to somebody's patience;
-//! everybody is done in the end, and the turn is nobody's.
+//! come into a message whose sender has the turn and did not lose it to a thread that had waited
+//! long enough; everybody is done in the end, and the turn is nobody's.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::{format, println, string::String, vec::Vec};
@@ -49,7 +49,7 @@ enum At {
     Takes,
     /// Without the lock: waits for room.
     Room,
-    /// Somebody else's: without the lock, `for_turn`.
+    /// Another thread has the turn: without the lock, `for_turn`.
     Asks,
     LooksEarly(u8),
     Counts(u8),
@@ -78,7 +78,7 @@ struct Thread {
     /// Parts of the message still to be sent, messages after it.
     parts: u8,
     messages: u8,
-    /// Has sent a part of this message and not all, and somebody may have put an end to its turn.
+    /// Has sent a part of this message and not all, and another thread may have ended its turn.
     lost: bool,
     /// Counts as asleep, and was rung for.
     counted: bool,
@@ -132,7 +132,7 @@ impl Sending {
         }
     }
 
-    /// Sends a part. `Err`: in the middle of somebody else's message.
+    /// Sends a part. `Err`: in the middle of another thread's message.
     fn send(s: &mut S, n: usize, all: u8) -> Result<(), String> {
         let torn = s.threads.iter().enumerate().find(|(m, other)| {
             let begun = other.parts != 0 && other.parts != all;
@@ -373,7 +373,7 @@ impl Model for Sending {
         if let Some(n) = s.threads.iter().position(|thread| thread.at != At::Done) {
             return Err(format!("{} waits for ever", n + 1));
         }
-        if s.word == 0 { Ok(()) } else { Err(format!("the turn stays somebody's: {:x}", s.word)) }
+        if s.word == 0 { Ok(()) } else { Err(format!("the turn stays taken: {:x}", s.word)) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whether anybody is at work on connections, or has a row in some family's memory: asked before the process
-//! gives up what they use. Changes nothing.
+//! Whether a thread is at work on connections, or a connection has a row in family memory: asked
+//! before the process gives up what they use. Changes nothing.
 
 use core::{
     ptr::NonNull,

@@ -1,10 +1,11 @@
 //! What keeps a connection past the close of its numbers: calls that sleep on it.
 //!
-//! A call that is about to sleep holds the connection ([`crate::wake::call_guard`]). Whoever closes a number of it
-//! meanwhile leaves a hidden duplicate, which the calls go on with. How many calls hold it and which
-//! duplicate they have stand in one word, so that the duplicate is taken away in the moment in which
-//! nobody holds, and by one thread. Where the program's last number went while calls held, the same word says
-//! that whoever takes the duplicate away also ends the connection.
+//! A call that is about to sleep holds the connection ([`crate::wake::call_guard`]). A thread that
+//! closes a number of it meanwhile leaves a hidden duplicate, which the calls go on with. How many
+//! calls hold it and which duplicate they have stand in one word, so that the duplicate is taken
+//! away in the moment in which nobody holds, and by one thread. Where the program's last number
+//! went while calls held, the same word says that the thread which takes the duplicate away also
+//! ends the connection.
 //!
 //! What it refuses: to find a number where the process has none left. Such calls see a closed descriptor.
 
@@ -17,7 +18,7 @@ use crate::process::{self, table};
 
 /// In a retainer's upper half: something is kept, but the number is not ours any more.
 const LOST: u32 = 1;
-/// In a retainer's upper half, beside what is kept: whoever takes it ends the connection.
+/// In a retainer's upper half, beside what is kept: the thread that takes it ends the connection.
 const ENDS: u32 = 1 << 31;
 
 /// How many calls hold a connection, and in the upper half what is kept for them: 0 nothing, [`LOST`], else
@@ -37,7 +38,7 @@ const fn word(calls: u32, kept: u32) -> u64 {
     (kept as u64) << 32 | calls as u64
 }
 
-/// What was kept, for whoever took it away.
+/// What was kept, for the thread that took it away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Kept(u32);
 
@@ -105,7 +106,7 @@ impl Retainer {
         self.0.fetch_update(ORDER.0, ORDER.1, replace).is_ok()
     }
 
-    /// Whoever takes away what is kept ends the connection. False when nothing is.
+    /// Takes away what is kept, after which the caller ends the connection. False: nothing is kept.
     pub(super) fn put_end_off(&self) -> bool {
         let put_off = |now| (kept_in(now) != 0).then(|| word(calls_in(now), kept_in(now) | ENDS));
         self.0.fetch_update(ORDER.0, ORDER.1, put_off).is_ok()
@@ -259,8 +260,8 @@ impl Conn {
     }
 
     /// `fd`, the last number of the program's, is gone from the table. True: the caller ends the
-    /// connection; false: whoever takes away what is kept does, and the caller tries that too. The
-    /// caller uses it.
+    /// connection; false: the thread that takes away what is kept does, and the caller tries that
+    /// too. The caller uses it.
     pub(crate) fn ends_now(&self, fd: i32) -> bool {
         if !self.is_kept() {
             return true; // a call that comes now finds it closed

@@ -88,7 +88,7 @@ enum Twin {
     SendsPastTheGate,
     /// L10: what the consumer wrote is not adopted by ring sends.
     NeverAdopts,
-    /// Section 5: the first message on the lane rings only if somebody armed.
+    /// Section 5: the first message on the lane rings only if a sleeper armed.
     SilentEntry,
     /// O1: sleeps without looking again.
     SleepsBlindly,
@@ -270,7 +270,7 @@ struct S {
     p_tail: u64,
     p_head: u64,
     p_mseq: u32,
-    /// What is stored in family memory, where somebody may be succeeded.
+    /// What is stored in family memory, where a user may be killed and replaced.
     p_words: Vec<u64>,
     // Consumer.
     c: C,
@@ -803,7 +803,7 @@ fn a_consumer_may_end_the_section() {
     holds("lanes, handed over, closed", &model().leaving(true).closing(), limit);
 }
 
-/// The same where somebody may be succeeded, which has many more states.
+/// The same where a user may be killed and replaced, which has many more states.
 fn takeover_bounds() -> (u8, u32, usize) {
     match size() {
         Size::Unit => (2, 1, 400_000),

@@ -97,7 +97,8 @@ pub(crate) fn consume_before(conn: &ConnGuard, sink: &mut SinkState, switch: Swi
     consumed == wake_bytes
 }
 
-/// A message's headers, for whoever only looks. One copy of this code, because none of them is in a hurry.
+/// A message's headers, for calls that only look. One copy of this code, because none of them is in
+/// a hurry.
 #[inline(never)]
 pub(crate) fn headers(rx: &AnyRx, message: Received) -> Result<Message, Violation> {
     Message::read(message.len, |first| rx.copy_header(message, first))
@@ -105,7 +106,7 @@ pub(crate) fn headers(rx: &AnyRx, message: Received) -> Result<Message, Violatio
 
 /// The next message with payload and where that begins or goes on, for a copy of the state that only
 /// looks ([`AnyRx::onlooker`]). Nothing is seen behind a message that makes no
-/// sense: whoever takes that one finds the connection broken.
+/// sense: the call that takes that one finds the connection broken.
 pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
     if let Some(message) = walk.current() {
         let offset = walk.current_offset;

@@ -1,4 +1,4 @@
-//! The gate of a half: who may change lane, log, tail and carrier position now.
+//! The gate of a half. Its holder alone may change lane, log, tail and carrier position.
 
 use libc::c_int;
 use sdp_fabric_shm::identity::{self, Presence};

@@ -250,7 +250,7 @@ impl Model for Meeting {
 
     fn may_rest(&self, s: &S) -> Result<(), String> {
         if s.is_locked || s.meeter != Meeter::Done || s.forker != Forker::Done {
-            return Err("somebody waits for ever".into());
+            return Err("a thread waits for ever".into());
         }
         Ok(())
     }

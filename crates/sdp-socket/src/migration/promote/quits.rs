@@ -234,7 +234,7 @@ impl Model for Quits {
 
     fn may_rest(&self, s: &S) -> Result<(), String> {
         if s.is_locked || s.meeter != Meeter::Done || s.quitter != Quitter::Done {
-            return Err("somebody waits for ever".into());
+            return Err("a thread waits for ever".into());
         }
         Ok(())
     }

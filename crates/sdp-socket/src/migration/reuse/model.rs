@@ -192,7 +192,7 @@ impl Model for Equals {
             let another = S { made, clients, server: made, ..s.clone() };
             let offerers = s.offerers | 1 << made;
             to.push(("the offerer connects", Ok(S { offerers, ..another.clone() })));
-            to.push(("somebody else connects", Ok(another)));
+            to.push(("another process connects", Ok(another)));
         }
         for number in 1..=s.made {
             if s.is_client_connected(number) {

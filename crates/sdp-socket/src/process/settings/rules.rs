@@ -95,7 +95,8 @@ static TOLD: RuleWords = RuleWords::new();
 
 struct Cell(UnsafeCell<Known>);
 
-// SAFETY: used by the loader, alone, before NEXT_MS says that anybody may look, and then by whoever has BUSY.
+// SAFETY: used by the loader, alone, before NEXT_MS says that anybody may look, and then by the
+// thread that has BUSY.
 unsafe impl Sync for Cell {}
 
 static KNOWN: Cell = Cell(UnsafeCell::new(Known {
@@ -275,7 +276,8 @@ pub(super) fn is_due() -> bool {
     next != NEVER && time::coarse_ms() >= next
 }
 
-/// Looks at the file. `changed` is called when other rules are in force. For whoever is [`alone`].
+/// Looks at the file. `changed` is called when other rules are in force. For a thread that is
+/// [`alone`].
 pub(super) fn look(texts: Texts, changed: impl FnOnce()) {
     // SAFETY: the caller has BUSY, see `Cell`.
     let known = unsafe { &mut *KNOWN.0.get() };
@@ -357,7 +359,7 @@ fn reread(known: &mut Known, texts: Texts) -> u64 {
 /// Puts the rules of a text in force, unless it has errors.
 fn replace(known: &mut Known, texts: Texts, file: &[u8], is_read: bool) -> u64 {
     if known.spare.is_some() && READERS.load(Ordering::SeqCst) != 0 {
-        return LOOK_SOON_MS; // somebody may be reading the memory for the new table
+        return LOOK_SOON_MS; // a thread may be reading the memory for the new table
     }
     let table = make(known, texts, file, is_read);
     if let Some(table) = table {

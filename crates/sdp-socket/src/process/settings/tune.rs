@@ -33,7 +33,8 @@ struct Asked {
     chosen: AtomicU32,
 }
 
-// SAFETY: used by whoever is alone at the settings ([`rules::alone`]), and by the loader, before anybody is.
+// SAFETY: used by the thread that is alone at the settings ([`rules::alone`]), and by the loader,
+// before anybody is.
 unsafe impl Sync for Asked {}
 
 static ASKED: Asked =
@@ -96,7 +97,7 @@ fn take(text: &Text, tunables: &mut Tunables, chosen: &mut u32) -> u32 {
     refused
 }
 
-/// What was asked for, and which of [`KEYS`]. For whoever is alone at the settings.
+/// What was asked for, and which of [`KEYS`]. For the thread that is alone at the settings.
 pub(super) fn asked() -> (Tunables, u32) {
     // SAFETY: alone, see `Asked`.
     (unsafe { *ASKED.tunables.get() }, ASKED.chosen.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! In which order a wait tells what has come.
+//! The order in which a wait reports events.
 //!
 //! Over TCP the kernel has one list, in the order in which connections became ready, and programs rely on it: a client that
 //! sends on one connection and then on another one is heard in that order, nearly always. Here some of it comes by the
@@ -103,12 +103,12 @@ fn hold_empty(m: &mut Mirror, set: u32) -> ([u32; SORTED], usize) {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bits {
     pub(super) any: bool,
-    /// Somebody sleeps on one of the sets that they concern.
+    /// A thread sleeps on one of the sets that they concern.
     others_sleep: bool,
 }
 
 impl Bits {
-    /// Whether somebody else must be woken for them.
+    /// Whether another thread must be woken for them.
     pub(super) fn wake_others(self) -> bool {
         self.others_sleep
     }

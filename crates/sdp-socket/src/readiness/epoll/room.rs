@@ -1,4 +1,5 @@
-//! Senders that wait for room in a set: looked at again now and then, should their reader be gone.
+//! Senders that wait in a set for room. They are looked at now and then, in case their reader is
+//! gone.
 
 use crate::{
     conn::{self, Conn, carrier, flag},

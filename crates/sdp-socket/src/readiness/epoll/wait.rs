@@ -98,7 +98,7 @@ fn wait_on(
     timeout_ns: Option<u64>,
     mask: Mask,
 ) -> Option<Result<usize, Errno>> {
-    // The clock is read where somebody wants to know.
+    // The clock is read only where the time is used.
     let until = timeout_ns.map(|ns| match ns {
         0 => 0,
         _ => monotonic_ns().saturating_add(ns),
@@ -281,7 +281,7 @@ fn kernel_only(
     mask: Mask,
 ) -> Result<bool, Errno> {
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
-    // Looked at again only now: whoever attaches from here on finds a sleeper.
+    // Looked at again only now: a thread that attaches one from here on finds a sleeper.
     if sleeper.is_some() && with(|m| concerns_us(m, set)) == Some(true) {
         if let Some(sleeper) = sleeper {
             with(|m| sleeper.wake(m, false));
@@ -562,7 +562,7 @@ fn kernel_events(
     let first = batch.as_mut_ptr().cast::<epoll_event>();
     let want = (out.max - out.used).min(BATCH);
     let sleeper = if timeout_ms == 0 { None } else { Sleeper::new(set) };
-    // Looked at again only now: whoever rings from here on finds a sleeper.
+    // Looked at again only now: a thread that rings from here on finds a sleeper.
     let timeout_ms = if sleeper.as_ref().is_some_and(|s| s.has_news) { 0 } else { timeout_ms };
     if timeout_ms != 0 {
         wait::count_shared(Counter::Slept);

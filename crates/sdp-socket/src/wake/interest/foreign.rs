@@ -1,4 +1,4 @@
-//! Foreign doorbells of other users ([`crate::wake::strangers`]) in epoll sets: beside the hidden
+//! Foreign doorbells ([`crate::wake::strangers`]) in epoll sets: beside the hidden
 //! eventfd, under its data.
 
 use libc::epoll_event;
@@ -50,8 +50,8 @@ pub(crate) fn foreign_doorbell_moved(place: usize, from: i32) {
     });
 }
 
-/// Whether an event says something that whoever has a doorbell can bring about: an error, or that
-/// it has been shut.
+/// Whether an event says something that each holder of a foreign doorbell can bring about: an
+/// error, or that it has been shut.
 pub(crate) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     let (events, data) = (event.events, event.u64);
     events & ALWAYS != 0

@@ -1,7 +1,7 @@
 //! The mirror: sets, registrations of tracked sockets, ready lists, and the hidden eventfd's anchor.
 //!
-//! Used by the calls and by the wait, under one lock. It looks into no ring: whoever puts a registration
-//! on a ready list or takes it off says why.
+//! Used by the calls and by the wait, under one lock. It looks into no ring: the thread that puts a
+//! registration on a ready list or takes it off says why.
 
 use core::{
     mem::offset_of,
@@ -94,8 +94,8 @@ pub(crate) struct Set {
     pub(crate) sleepers_without_doorbell: u32,
     pub(crate) members: u32,
     pub(crate) first_member: u32,
-    /// Somebody waits where we do not see it (the set is in another set, or is polled), or the hidden
-    /// eventfd cannot be in the set: members arm on the carrier, which the kernel passes on.
+    /// A thread waits where we do not see it (the set is in another set, or is polled), or the
+    /// hidden eventfd cannot be in the set: members arm on the carrier, which the kernel passes on.
     pub(crate) by_carrier: bool,
     /// Inherited by fork: nothing was armed for this process yet.
     pub(crate) is_inherited: bool,
@@ -680,8 +680,8 @@ impl Mirror {
         }
     }
 
-    /// All registrations of a connection become ready to be looked at. True when somebody may sleep on one
-    /// of their sets.
+    /// All registrations of a connection become ready to be looked at. True when a thread may sleep
+    /// on one of their sets.
     pub(crate) fn ready_conn(&mut self, conn: &Conn) -> bool {
         let mut others_sleep = false;
         self.each_registration(conn, |m, at, reg| {

@@ -1,9 +1,10 @@
 //! Which epoll sets a connection is registered in, and who must be told when something happens to it.
 //!
-//! The kernel's registrations are the program's own. Beside them stands a mirror ([`mirror`]), keyed by set, socket and
-//! number. Called by the calls on epoll sets (`readiness`), which change it and wait on it, and by every room that does
-//! something to a connection for which somebody may wait in a set: it meets its other end, gets lanes, has room again,
-//! is closed, is forked. It reads no byte of a connection.
+//! The kernel's registrations are the program's own. Beside them stands a mirror ([`mirror`]),
+//! keyed by set, socket and number. Called by the calls on epoll sets (`readiness`), which change
+//! it and wait on it, and by every room that does something to a connection for which a thread may
+//! wait in a set: it meets its other end, gets lanes, has room again, is closed, is forked. It
+//! reads no byte of a connection.
 //!
 //! # Files
 //! `mirror`: what is registered where. `stale`: what was, and may still come. `noted`: what need not be there yet.
@@ -115,7 +116,7 @@ pub(crate) fn meets(conn: &Conn) {
 }
 
 /// The connection has got a segment: its sets need the hidden eventfd, its half must be armed for threads
-/// that sleep on them already, and somebody must look.
+/// that sleep on them already, and one must look.
 pub(crate) fn attached(conn: &Conn) {
     // Pairs with `enter`: a registration that is being made sees the lanes, or is seen.
     fence(Ordering::SeqCst);
@@ -163,7 +164,7 @@ pub(crate) fn doorbell_made() {
     count_sleepers();
 }
 
-/// Somebody waits for the set itself: with `poll` or `select`, or by another set that it is in.
+/// A thread waits for the set itself: with `poll` or `select`, or by another set that it is in.
 pub(crate) fn watched(index: u32) {
     let is_ready = with(|m| {
         let is_new = m.set(index).is_some_and(|s| !s.by_carrier);
@@ -238,8 +239,8 @@ pub(crate) fn sender_waits(conn: &Conn) {
     });
 }
 
-/// A wish for room ([`sender_waits`]) is granted to somebody who waits by other means, or in vain: nobody keeps
-/// "writable" from the sets any more.
+/// A wish for room ([`sender_waits`]) is granted to a thread that waits by other means, or in vain:
+/// nobody keeps "writable" from the sets any more.
 pub(crate) fn room_granted(conn: &Conn) {
     let asked = conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst) & flag::WANTS_ROOM != 0;
     if asked && conn.registrations.load(Ordering::Relaxed) != 0 {
@@ -382,7 +383,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
                 }
                 sleeps |= enter(m, at, conn);
             }
-            // No room: whoever waits here cannot be woken by a doorbell.
+            // No room: a thread that waits here cannot be woken by the doorbell.
             None => conn.fall_back(Reason::Limit),
         },
     }

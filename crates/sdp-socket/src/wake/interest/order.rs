@@ -1,4 +1,4 @@
-//! By which lane the bytes of a registration come, as far as is known: it decides the order of events.
+//! On which lane a registration's bytes come, as far as is known. It decides the order of events.
 
 use super::mirror::Mirror;
 use crate::{

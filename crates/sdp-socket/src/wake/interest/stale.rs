@@ -91,7 +91,8 @@ impl StaleData {
         }
     }
 
-    /// Something that is not in the mirror is about to have these data, whoever had them before.
+    /// Something that is not in the mirror is about to have these data, also if a registration had
+    /// them before.
     pub(crate) fn forget(&mut self, set: u32, data: u64) {
         if latest() != 0
             && let Some(place) = self.like(set, data)
@@ -108,7 +109,7 @@ impl StaleData {
                 place.iter().any(|stale| {
                     stale.is_of(set, data)
                         && stale.which / CHANGE > since
-                        // Beside it, a doorbell says what whoever has it likes.
+                        // Beside it, a foreign doorbell says what its holder likes.
                         && (bits & !ALWAYS == IN || stale.which & ONCE != 0)
                 })
             })

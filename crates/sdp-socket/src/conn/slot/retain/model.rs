@@ -32,9 +32,10 @@ enum Twin {
     LetsGoEarly,
     /// It does not acquire the connection.
     WithoutGuard,
-    /// Who leaves takes what is kept, looks whether somebody holds, and puts it back then.
+    /// Who leaves takes what is kept, looks whether a call holds the connection, and puts it back
+    /// then.
     PutsBack,
-    /// Who leaves last ends what was put off, whoever has what was kept.
+    /// The last call to leave ends what was put off, also if another thread has what was kept.
     EndsWithNothing,
     /// That the end was put off is said elsewhere than with what is kept.
     SaysSoElsewhere,

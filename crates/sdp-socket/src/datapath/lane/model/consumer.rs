@@ -386,8 +386,8 @@ impl At<'_> {
         Ok(())
     }
 
-    /// The message at the head is done with. Where somebody may be succeeded that is written down, and its room
-    /// given back, before the next one is read, or behind the last one.
+    /// The message at the head is done with. Where a user may be killed and replaced that is
+    /// written down, and its room given back, before the next one is read, or behind the last one.
     fn take_message(&mut self, switch: Option<Entry>) -> Result<(), String> {
         let mut sink = self.sink();
         if self.m.kills_consumer {

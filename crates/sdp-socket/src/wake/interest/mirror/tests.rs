@@ -162,16 +162,17 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     // A wait that began later cannot bring them.
     let later = stale::latest();
     assert!(!(0..3000).any(|data| has(m, IN, data, later)));
-    // They are somebody's again.
+    // A registration has them again.
     m.stale_data.forget(sets[0], 2997);
     assert!(!has(m, IN, 2997, before) && has(m, IN, 2998, before));
     assert!(has(m, IN, 2998, before) && !m.is_taken(sets[1], 2998));
     assert_eq!(m.add(sets[1], conn, 5, IN, 2998).map(|at| at < 6000), Some(true));
     assert!(m.is_taken(sets[1], 2998));
-    // Somebody's, but nobody knows where.
+    // A registration has them, but nobody knows which.
     m.set(sets[1]).expect("a set").noted = 1;
     assert!(!has(m, IN, 2998, before));
-    // The hidden eventfd's data, in its time and before; a doorbell beside it says of errors what somebody likes.
+    // The hidden eventfd's data, in its time and before; a foreign doorbell beside it says of
+    // errors what its holder likes.
     m.stale_data.note(sets[0], 4500, Owner::Doorbell);
     m.set(sets[1]).expect("a set").hidden = Some(4501);
     for data in [4500, 4501] {
