@@ -11,10 +11,12 @@ other sends. Where root plays, the two ends of every other seed or so are of use
 Exits 0 when every byte arrived, once, in order.
 
     stream.py SEED|FIRST-LAST [TOTAL_BYTES]
+    stream.py SEED|FIRST-LAST TOTAL_BYTES serve|ask ADDRESS PORT    one end of each, as this user; the other is of another host
 """
 
 import array
 import ctypes
+import errno
 import fcntl
 import os
 import pathlib
@@ -36,6 +38,8 @@ import users as people  # noqa: E402
 # What is imported when first needed, which another user might not be able to read.
 "".encode("idna")
 DEADLINE_S = int(os.environ.get("ORACLE_DEADLINE_S", "60"))
+# Who has a connection: seeded among these.
+HOLDERS = os.environ.get("ORACLE_HOLDERS", "one one threads child split handed numbers").split()
 # By name, as programs find it: what is preloaded comes first.
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -92,11 +96,17 @@ def receive_several(sock, n):
 
 
 def splice_from_pipe(sock, data):
-    """Up to a pipe's room of `data` by way of a pipe; how many bytes went, all that the pipe had."""
+    """Up to a pipe's room of `data` by way of a pipe; how many bytes went, all that the pipe had. A connection that cannot be
+    spliced (between hosts) has them by `send`, as programs do that are told so."""
     reads, writes = os.pipe()
     try:
         todo = os.write(writes, data[:4096])
-        return os.splice(reads, sock.fileno(), todo)
+        try:
+            return os.splice(reads, sock.fileno(), todo)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return sock.send(data[:todo])
     finally:
         os.close(reads)
         os.close(writes)
@@ -415,7 +425,7 @@ def run_end(sock, who, seed, mine, theirs):
     elif mode == "nonblocking":
         sock.setblocking(False)
     whole = (0, len(mine)), (0, len(theirs))
-    holders = rng.choice(["one", "one", "threads", "child", "split", "handed", "numbers"])
+    holders = rng.choice(HOLDERS)
     who = f"{who} ({holders})"
 
     def run(parts):
@@ -511,13 +521,41 @@ def report(who, failures):
         print(f"{who}: {failure}", file=sys.stderr, flush=True)
 
 
+class Seed:
+    """What a seed stands for, the same at both ends."""
+
+    def __init__(self, seed, total):
+        rng = random.Random(seed)
+        self.seed = seed
+        sizes = [rng.randint(1, total), rng.randint(1, total)]
+        self.up, self.down = payload(seed, sizes[0]), payload(seed + 1_000_003, sizes[1])
+        self.run = run_reset if rng.random() < 0.08 else run_end
+        may_differ = random.Random(f"whether {seed}").random() < 0.5
+        self.users = people.drawn(seed) if may_differ else (None, None)
+
+    def serve(self, listener):
+        """The server's end; true if all is well."""
+        if not select.select([listener], [], [], DEADLINE_S)[0]:
+            raise TimeoutError("nobody connects")
+        sock, _ = listener.accept()
+        listener.close()
+        return self.end(sock, "server", self.down, self.up)
+
+    def connect(self, address, port):
+        """The client's end."""
+        return self.end(socket.create_connection((address, port)), "client", self.up, self.down)
+
+    def end(self, sock, who, mine, theirs):
+        greet(sock, self.seed, who == "server")
+        failures = self.run(sock, who, self.seed, mine, theirs)
+        report(f"seed {self.seed}, users {self.users}", failures)
+        sock.close()
+        return not failures
+
+
 def play(seed, total):
-    """One seed: true if all is well."""
-    rng = random.Random(seed)
-    sizes = [rng.randint(1, total), rng.randint(1, total)]
-    up, down = payload(seed, sizes[0]), payload(seed + 1_000_003, sizes[1])
-    run = run_reset if rng.random() < 0.08 else run_end
-    users = people.drawn(seed) if random.Random(f"whether {seed}").random() < 0.5 else (None, None)
+    """One seed, both ends: true if all is well."""
+    seed = Seed(seed, total)
     told, tells = os.pipe()
 
     def serve():
@@ -525,33 +563,28 @@ def play(seed, total):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         os.write(tells, struct.pack("H", listener.getsockname()[1]))
-        if not select.select([listener], [], [], DEADLINE_S)[0]:
-            raise TimeoutError("nobody connects")
-        sock, _ = listener.accept()
-        listener.close()
-        greet(sock, seed, True)
-        failures = run(sock, "server", seed, down, up)
-        report(f"seed {seed}, users {users}", failures)
-        sock.close()
-        return not failures
+        return seed.serve(listener)
 
     def connect():
-        sock = socket.create_connection(("127.0.0.1", *struct.unpack("H", os.read(told, 2))))
-        greet(sock, seed, False)
-        failures = run(sock, "client", seed, up, down)
-        report(f"seed {seed}, users {users}", failures)
-        return not failures
+        return seed.connect("127.0.0.1", *struct.unpack("H", os.read(told, 2)))
 
     # Who changes its user is another process than the one that plays on.
-    children = [as_user(users[1], connect)]
+    children = [as_user(seed.users[1], connect)]
     is_fine = True
-    if users[0]:
-        children.append(as_user(users[0], serve))
+    if seed.users[0]:
+        children.append(as_user(seed.users[0], serve))
     else:
         is_fine = serve()
     os.close(told)
     os.close(tells)
     return is_fine & all([os.waitpid(child, 0)[1] == 0 for child in children])
+
+
+def play_end(seed, total, listener, peer):
+    """One seed, one end, in a process of its own: the server's with a listener, else the client's."""
+    seed = Seed(seed, total)
+    child = as_user(None, (lambda: seed.serve(listener)) if listener else (lambda: seed.connect(*peer)))
+    return os.waitpid(child, 0)[1] == 0
 
 
 def as_user(user, end):
@@ -575,7 +608,14 @@ def as_user(user, end):
 def main():
     first, _, last = sys.argv[1].partition("-")
     total = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000_000
-    fine = [play(seed, total) for seed in range(int(first), int(last or first) + 1)]
+    seeds = range(int(first), int(last or first) + 1)
+    if sys.argv[3:]:
+        peer = sys.argv[4], int(sys.argv[5])
+        # One for all seeds: who connects for the next one waits in its queue.
+        listener = socket.create_server(peer) if sys.argv[3] == "serve" else None
+        fine = [play_end(seed, total, listener, peer) for seed in seeds]
+    else:
+        fine = [play(seed, total) for seed in seeds]
     sys.stdout.flush()
     os._exit(0 if all(fine) else 1)
 

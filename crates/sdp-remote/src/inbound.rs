@@ -167,6 +167,8 @@ pub struct Inbound {
     returned: Option<Returned>,
     /// The peer has ended its stream, and all of it was delivered: only the end is left on the carrier.
     is_over: bool,
+    /// The carrier's error, which a socket tells once: until the program was told.
+    failed: Option<i32>,
     counts: InboundCounts,
 }
 
@@ -224,6 +226,7 @@ impl Inbound {
             has_disconnected: false,
             returned: None,
             is_over: false,
+            failed: None,
             counts: InboundCounts {
                 messages: 0,
                 bytes: 0,
@@ -508,7 +511,10 @@ impl Inbound {
                 Ok(0) => break,
                 Ok(len) => got += len,
                 Err(_) if got != 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.failed = None;
+                    return Err(error);
+                }
             }
             if is_peek {
                 break;
@@ -702,6 +708,14 @@ impl Inbound {
         Ok(())
     }
 
+    /// Keeps an error of the carrier: who asked may not be the one to tell the program.
+    const fn heard(&mut self, error: CarrierError) -> RecvError {
+        if let CarrierError::Failed(errno) = error {
+            self.failed = Some(errno);
+        }
+        carrier_error(error)
+    }
+
     /// Looks at what the kernel has; `room`: bytes of payload that may be taken. A marker in front is taken and judged.
     fn look_at_carrier<R, C: Carrier>(
         &mut self,
@@ -709,9 +723,12 @@ impl Inbound {
         bytes: &mut [u8; LOOK + LOOK_AHEAD],
         room: usize,
     ) -> Result<Seen, RecvError> {
+        if let Some(errno) = self.failed {
+            return Err(RecvError::Carrier(errno));
+        }
         let ahead = room.saturating_add(LOOK_AHEAD);
         let into = bytes.get_mut(..ahead).unwrap_or_default();
-        let peeked = io.carrier.peek(into).map_err(carrier_error)?;
+        let peeked = io.carrier.peek(into).map_err(|error| self.heard(error))?;
         let seen = into.get(..peeked).unwrap_or_default();
         if seen.is_empty() {
             return Ok(Seen::End);
@@ -766,7 +783,7 @@ impl Inbound {
         io: &mut ReceiveContext<'_, R, C>,
     ) -> Result<Seen, RecvError> {
         let mut bytes = [0; MARKER_LEN];
-        let peeked = io.carrier.peek(&mut bytes).map_err(carrier_error)?;
+        let peeked = io.carrier.peek(&mut bytes).map_err(|error| self.heard(error))?;
         if peeked == 0 {
             return Ok(Seen::End);
         }

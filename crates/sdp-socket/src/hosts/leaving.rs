@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, RecvError, Wait};
+use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, RecvError, SendError, Wait};
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
 use sdp_sys::{fd, section, time::monotonic_ns};
 
@@ -305,8 +305,10 @@ pub(super) fn answer(conn: &Conn, pair: &Pair) {
         };
         let mut socket = Socket(fd);
         let mut io = pair.context(None, &mut socket, ring);
-        // What is left is written by the next call, which hears of an error, too.
-        let _ = outbound.flush(&mut io);
+        // What is left is written by the next call.
+        if let Err(SendError::Carrier(errno)) = outbound.flush(&mut io) {
+            super::owe(conn, errno);
+        }
     });
 }
 

@@ -11,7 +11,6 @@ use super::{
     carrier_io::Socket,
     device,
     forked::{Use, claim},
-    gather,
     leaving::{answer, take_return},
     pair::{self, Pair, Receiving},
 };
@@ -122,16 +121,22 @@ fn look_plainly(conn: &Conn, fd: c_int) -> Found {
     }
 }
 
-/// Payload bytes that lie ahead in the inbox, for FIONREAD; `None`: what the kernel has is all.
+/// Payload bytes that a receive would find, for FIONREAD: no marker among them, and of what the kernel has as many as one
+/// look shows. `None`: what the kernel has is all.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
     if !claim(conn, pair, Use::Call) || pair.is_plain() {
         return None;
     }
-    gather(conn);
-    pair.receiving_for(conn, Use::Call, |receiving| {
-        let inbound = receiving.inbound.as_ref()?;
-        inbound.is_on_sdp().then(|| inbound.available())
+    let fd = conn::number_of(conn)?;
+    pair.receiving_for(conn, Use::Call, |Receiving { inbound, rx, .. }| {
+        let inbound = inbound.as_mut().filter(|inbound| !inbound.is_plain())?;
+        let mut socket = Socket(fd);
+        let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
+        Some(match inbound.look(&mut io) {
+            Ok(Readable::Bytes(n)) => n,
+            Ok(Readable::Nothing | Readable::End) | Err(_) => 0,
+        })
     })?
 }
 

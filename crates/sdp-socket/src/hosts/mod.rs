@@ -23,7 +23,7 @@ use libc::c_int;
 use sdp_rdma::fabric::Gather;
 use sdp_remote::{Prefix, ReceiveContext, RecvError, Role, SendError, Wait};
 use sdp_shm::early;
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict, trace::Kind};
+use sdp_stats::{Direction, Lane as StatsLane, Reason, trace::Kind};
 use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
@@ -46,6 +46,7 @@ mod leaving;
 mod look;
 mod pair;
 mod reader;
+mod show;
 mod watch;
 
 use awake::{Road, receive_or_pause};
@@ -57,6 +58,7 @@ pub(crate) use look::{Found, drain, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reader::{Next, Reader};
+use show::{count, note_lane, show_credits};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
@@ -227,7 +229,8 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             Err(SendError::Wait(wait)) => wait,
             Err(_) if done > 0 => return Ok(done),
             Err(SendError::Carrier(libc::EPIPE)) => {
-                return Err(raise_pipe(conn.open_fd(), flags));
+                let owed = conn.take_owed();
+                return Err(owed.unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
             }
             Err(SendError::Carrier(errno)) => return Err(Errno(errno)),
             Err(SendError::Broken(_)) => {
@@ -453,7 +456,12 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 is_cut = true;
                 bound = Some(CUT_SLEEP_NS);
             }
-            Err(_) if got > 0 => return Ok(got),
+            Err(error) if got > 0 => {
+                if let RecvError::Carrier(errno) = error {
+                    conn.owe(Errno(errno));
+                }
+                return Ok(got);
+            }
             Err(RecvError::Cut { .. }) => {
                 conn.set(flag::RESET_TOLD | flag::PEER_GONE);
                 return Err(Errno::ECONNRESET);
@@ -642,6 +650,13 @@ fn look_around(conn: &Conn) -> Option<u64> {
     tend(conn, pair)
 }
 
+/// A socket tells of its error once, and told it to the library: the program hears of it in its next call.
+fn owe(conn: &Conn, errno: i32) {
+    if errno != libc::EPIPE {
+        conn.owe(Errno(errno));
+    }
+}
+
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     if pair.is_plain() {
         return None;
@@ -667,7 +682,10 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     match next {
         Ok(at) => at,
         Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
-        Err(SendError::Carrier(_)) => None,
+        Err(SendError::Carrier(errno)) => {
+            owe(conn, errno);
+            None
+        }
         Err(SendError::Broken(_)) => {
             reset(conn);
             None
@@ -709,50 +727,6 @@ fn are_sleepers_armed(conn: &Conn) -> bool {
     early::is_nobody_asleep(&conn.flags, flag::EARLY, &process::fork_page::FORK_PAGE.busy.early)
 }
 
-/// A half has changed its lane.
-fn note_lane(
-    conn: &Conn,
-    direction: Direction,
-    was_on_sdp: bool,
-    is_on_sdp: bool,
-    shared: &sdp_remote::Shared,
-) {
-    match (was_on_sdp, is_on_sdp) {
-        (false, true) => publish::half_promoted_by(conn, direction, Fabric::Verbs),
-        // A peer that has ended its stream and then its queue pair has gone: nothing is lost.
-        (true, false)
-            if shared.is_link_dead() && conn::number_of(conn).is_none_or(carrier::is_over) => {}
-        (true, false) => {
-            let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
-            publish::half_demoted(conn, direction, reason);
-        }
-        _ => {}
-    }
-}
-
-fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
-    if n == 0 {
-        return;
-    }
-    let half = if direction == Direction::Send { Half::Send } else { Half::Receive };
-    conn.bytes[half as usize].fetch_add(n as u64, Ordering::Relaxed);
-    publish::ensure_row(conn);
-    let Some((page, id)) = publish::of_row(conn) else { return };
-    page.moved(id, direction, lane, n as u64);
-    if lane == StatsLane::Sdp
-        && let Some(row) = conn.row()
-    {
-        page.count_sdp(Verdict::at(&row.reason), Fabric::Verbs);
-    }
-}
-
-/// What tools see of a half's credits.
-fn show_credits(conn: &Conn, direction: Direction, credits: u32) {
-    if let Some((page, id)) = publish::of_row(conn) {
-        page.show_credits(id, direction, credits);
-    }
-}
-
 /// Before the kernel ends the sending side, or closes the carrier: what is not acknowledged is given to it. False: that
 /// was not possible, and an end would be told of a stream that has more.
 pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
@@ -788,7 +762,10 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
             }
             Some(Ok(())) => return true,
             // The carrier is over: nobody is told of an end.
-            Some(Err(SendError::Carrier(_))) => return true,
+            Some(Err(SendError::Carrier(errno))) => {
+                owe(conn, errno);
+                return true;
+            }
             Some(Err(_)) | None => return false,
         }
     }

@@ -1,0 +1,54 @@
+//! What tools see of a connection to another host: bytes by lane, switches, credits.
+//!
+//! Called by [`super`] with each message, under the half's lock.
+
+use core::sync::atomic::Ordering;
+
+use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+
+use crate::conn::{self, Conn, Half, carrier, publish};
+
+/// A half has changed its lane.
+pub(super) fn note_lane(
+    conn: &Conn,
+    direction: Direction,
+    was_on_sdp: bool,
+    is_on_sdp: bool,
+    shared: &sdp_remote::Shared,
+) {
+    match (was_on_sdp, is_on_sdp) {
+        (false, true) => publish::half_promoted_by(conn, direction, Fabric::Verbs),
+        // A peer that has ended its stream and then its queue pair has gone: nothing is lost.
+        (true, false)
+            if shared.is_link_dead() && conn::number_of(conn).is_none_or(carrier::is_over) => {}
+        (true, false) => {
+            let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
+            publish::half_demoted(conn, direction, reason);
+        }
+        _ => {}
+    }
+}
+
+/// Bytes that a half has moved by a lane.
+pub(super) fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize) {
+    if n == 0 {
+        return;
+    }
+    let half = if direction == Direction::Send { Half::Send } else { Half::Receive };
+    conn.bytes[half as usize].fetch_add(n as u64, Ordering::Relaxed);
+    publish::ensure_row(conn);
+    let Some((page, id)) = publish::of_row(conn) else { return };
+    page.moved(id, direction, lane, n as u64);
+    if lane == StatsLane::Sdp
+        && let Some(row) = conn.row()
+    {
+        page.count_sdp(Verdict::at(&row.reason), Fabric::Verbs);
+    }
+}
+
+/// What tools see of a half's credits.
+pub(super) fn show_credits(conn: &Conn, direction: Direction, credits: u32) {
+    if let Some((page, id)) = publish::of_row(conn) {
+        page.show_credits(id, direction, credits);
+    }
+}

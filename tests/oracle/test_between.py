@@ -1,0 +1,89 @@
+"""The byte-stream oracle between two hosts, while queue pairs break, roads end and devices go: every byte, once, in order.
+
+The devices are stand-ins (`tests/faults/test_verbs.py`).
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, Hosts, built, by_sdp, pytestmark  # noqa: E402
+
+__all__ = ["built"]
+pytestmark = [pytest.mark.integrity, pytestmark]
+
+STREAM = Path(__file__).resolve().parent / "stream.py"
+FIRST = int(os.environ.get("ORACLE_FIRST", "1"))
+SEEDS = int(os.environ.get("ORACLE_SEEDS", "500")) // 10
+TOTAL_BYTES = int(os.environ.get("ORACLE_BYTES", "1000000"))
+# Forks are another matter: docs/known-defects.md, section 2.
+HOLDERS = "one threads numbers"
+ROW = 10
+ROWS = [(at, min(at + ROW, FIRST + SEEDS) - 1) for at in range(FIRST, FIRST + SEEDS, ROW)]
+
+
+def nothing(_hosts, _rng):
+    pass
+
+
+def break_pairs(hosts, _rng):
+    hosts.network("break")
+
+
+def end_road(hosts, rng):
+    """Messages or their confirmations are lost for a while."""
+    hosts.network("road", rng.choice(["cut", "mute"]))
+    time.sleep(rng.random() * 0.5)
+    hosts.network("road", "open")
+    hosts.network("expire")
+
+
+def remove_device(hosts, rng):
+    """And bring it back."""
+    which = rng.randrange(2)
+    hosts.network("remove", str(which))
+    time.sleep(rng.random() * 0.5)
+    hosts.network("add", ADDRESSES[which])
+
+
+TROUBLES = [nothing, break_pairs, end_road, remove_device]
+
+
+@pytest.fixture
+def hosts():
+    hosts = Hosts()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_stream_between_hosts(hosts, row, trouble, monkeypatch):
+    monkeypatch.setenv("ORACLE_HOLDERS", HOLDERS)
+    rng = random.Random(row[0])
+    words = [f"{row[0]}-{row[1]}", TOTAL_BYTES]
+    end = time.monotonic() + 4 * LIMIT_S
+    ends = [hosts.start(0, "server", *words, "serve", ADDRESSES[0], PORT, program=STREAM)]
+    hosts.listens()
+    ends.append(hosts.start(1, "client", *words, "ask", ADDRESSES[0], PORT, program=STREAM))
+    while any(process.poll() is None for process in ends) and time.monotonic() < end:
+        time.sleep(0.02 + rng.random() * 0.2)
+        trouble(hosts, rng)
+    for process in ends:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+    told = [(process.wait(LIMIT_S), process.stderr.read()) for process in ends]
+    assert [code for code, _ in told] == [0, 0], told
+    for name in ("server", "client"):
+        report = json.loads((hosts.path / f"{name}.json").read_text())
+        assert by_sdp(report) > 0, report
