@@ -169,6 +169,8 @@ pub struct Inbound {
     is_over: bool,
     /// The carrier's error, which a socket tells once: until the program was told.
     failed: Option<i32>,
+    /// The carrier is said to have something, and has not been found empty since.
+    is_carrier_due: bool,
     counts: InboundCounts,
 }
 
@@ -227,6 +229,7 @@ impl Inbound {
             returned: None,
             is_over: false,
             failed: None,
+            is_carrier_due: false,
             counts: InboundCounts {
                 messages: 0,
                 bytes: 0,
@@ -253,6 +256,17 @@ impl Inbound {
             self.inbox.pop();
         }
         self.is_drained = true;
+    }
+
+    /// The kernel has said that there is something to read, and may not say so again (edge-triggered waits): calls that find
+    /// payload on the queue pair go on to the carrier, until it is found empty.
+    pub const fn expect_carrier(&mut self) {
+        self.is_carrier_due = true;
+    }
+
+    /// True from [`Inbound::expect_carrier`] on until the carrier was found empty.
+    pub const fn expects_carrier(&self) -> bool {
+        self.is_carrier_due
     }
 
     /// What it has done.
@@ -561,7 +575,7 @@ impl Inbound {
     }
 
     /// Delivers the next bytes that are together. 0: the end. With `is_enough` the carrier, a system call, is not looked at
-    /// while the stream is on SDP.
+    /// while the stream is on SDP and nobody has said that the carrier has something.
     fn step<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
@@ -593,7 +607,9 @@ impl Inbound {
                     io.shared.follow(self.consumer.sequence());
                     self.drop_head(io);
                 }
-                Next::Carrier(_) if is_enough && self.consumer.is_on_sdp() => {
+                Next::Carrier(_)
+                    if is_enough && self.consumer.is_on_sdp() && !self.is_carrier_due =>
+                {
                     return Err(RecvError::WouldBlock);
                 }
                 Next::Carrier(limit) => {
@@ -708,10 +724,11 @@ impl Inbound {
         Ok(())
     }
 
-    /// Keeps an error of the carrier: who asked may not be the one to tell the program.
+    /// Keeps what the carrier said: who asked may not be the one to tell the program.
     const fn heard(&mut self, error: CarrierError) -> RecvError {
-        if let CarrierError::Failed(errno) = error {
-            self.failed = Some(errno);
+        match error {
+            CarrierError::Failed(errno) => self.failed = Some(errno),
+            CarrierError::WouldBlock => self.is_carrier_due = false,
         }
         carrier_error(error)
     }

@@ -1,6 +1,9 @@
 //! The TCP socket of a connection between hosts, as [`sdp_remote`] wants it: calls that never wait.
 
-use core::cell::Cell;
+use core::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use libc::{c_int, iovec, msghdr};
 use sdp_rdma::fabric::Gather;
@@ -61,6 +64,43 @@ impl Carrier for Socket {
         // SAFETY: one int, which outlives the call.
         told(unsafe { sys!(libc::SYS_ioctl, self.0, SIOCOUTQNSD, &raw mut count) })?;
         Ok(usize::try_from(count).unwrap_or(0))
+    }
+}
+
+/// How a program that does not block hears that a marker can be written: that waits until the kernel has put all it has into
+/// segments, which is no edge of `POLLOUT`. Meanwhile the carrier counts as writable only when nothing is unsent.
+#[derive(Debug)]
+pub(super) struct UntilSent {
+    /// The program's `TCP_NOTSENT_LOWAT` + 1, while ours is in its place; 0: it is not.
+    saved: AtomicU64,
+}
+
+impl UntilSent {
+    /// The kernel tells when nothing is unsent. True: so it is now.
+    pub(super) fn begin(&self, fd: c_int) -> bool {
+        if self.saved.load(Ordering::Relaxed) == 0 {
+            let option = fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+            let Ok(value) = option else { return false };
+            self.saved.store(u64::from(value.cast_unsigned()) + 1, Ordering::Relaxed);
+            let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 1);
+        }
+        // Who is told "not writable" by the kernel is told the edge.
+        carrier::readiness(fd, libc::POLLOUT) != 0
+    }
+
+    /// The program's own setting is in force again.
+    #[inline]
+    pub(super) fn end(&self, fd: c_int) {
+        if self.saved.load(Ordering::Relaxed) != 0 {
+            let value = self.saved.swap(0, Ordering::Relaxed).saturating_sub(1) as u32;
+            let value = value.cast_signed();
+            let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value);
+        }
+    }
+
+    /// Of a new connection.
+    pub(super) fn reset(&self) {
+        self.saved.store(0, Ordering::Relaxed);
     }
 }
 

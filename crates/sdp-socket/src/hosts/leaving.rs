@@ -307,7 +307,7 @@ pub(super) fn answer(conn: &Conn, pair: &Pair) {
         let mut io = pair.context(None, &mut socket, ring);
         // What is left is written by the next call.
         if let Err(SendError::Carrier(errno)) = outbound.flush(&mut io) {
-            super::owe(conn, errno);
+            super::keep_error(conn, errno);
         }
     });
 }

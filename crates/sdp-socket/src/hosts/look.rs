@@ -17,7 +17,7 @@ use super::{
 use crate::{
     conn::{self, Conn, ConnGuard, Half, carrier, flag},
     datapath::wait,
-    wake::{call_guard::CallGuard, spin},
+    wake::{call_guard::CallGuard, doorbell, spin},
 };
 
 /// How long a reader waits for the end of a queue pair whose carrier has ended.
@@ -121,15 +121,25 @@ fn look_plainly(conn: &Conn, fd: c_int) -> Found {
     }
 }
 
-/// Payload bytes that a receive would find, for FIONREAD: no marker among them, and of what the kernel has as many as one
-/// look shows. `None`: what the kernel has is all.
+/// The kernel has told an edge-triggered wait of something to read, and will not tell it again: the next receive call looks
+/// at the carrier even where it finds payload on the queue pair. A program takes one that gives less than it has room for
+/// as a sign that nothing is left.
+pub(crate) fn expect_carrier(conn: &Conn) {
+    if let Some((_, pair)) = pair::of(conn) {
+        pair.is_carrier_due.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Payload bytes that a receive would find, for FIONREAD: no marker among them, and only those that come by one road, of the
+/// carrier as many as one look shows. `None`: what the kernel has is all. A program that reads so many and then waits for an
+/// edge is told of the rest: the next wait looks here again.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
     if !claim(conn, pair, Use::Call) || pair.is_plain() {
         return None;
     }
     let fd = conn::number_of(conn)?;
-    pair.receiving_for(conn, Use::Call, |Receiving { inbound, rx, .. }| {
+    let count = pair.receiving_for(conn, Use::Call, |Receiving { inbound, rx, .. }| {
         let inbound = inbound.as_mut().filter(|inbound| !inbound.is_plain())?;
         let mut socket = Socket(fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
@@ -137,7 +147,9 @@ pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
             Ok(Readable::Bytes(n)) => n,
             Ok(Readable::Nothing | Readable::End) | Err(_) => 0,
         })
-    })?
+    })??;
+    doorbell::signal_self(conn.index());
+    Some(count)
 }
 
 /// Bytes that the peer has not acknowledged and the kernel does not count.

@@ -54,7 +54,7 @@ use carrier_io::{NOT_ASKED, Socket, Vector, is_of_this_host};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, left};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
-pub(crate) use look::{Found, drain, look, readable_bytes, unsent_bytes};
+pub(crate) use look::{Found, drain, expect_carrier, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reader::{Next, Reader};
@@ -210,6 +210,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
+        pair.until_sent.end(conn.fd());
         // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, may_wait);
@@ -229,8 +230,8 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             Err(SendError::Wait(wait)) => wait,
             Err(_) if done > 0 => return Ok(done),
             Err(SendError::Carrier(libc::EPIPE)) => {
-                let owed = conn.take_owed();
-                return Err(owed.unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
+                let pending = conn.take_pending_error();
+                return Err(pending.unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
             }
             Err(SendError::Carrier(errno)) => return Err(Errno(errno)),
             Err(SendError::Broken(_)) => {
@@ -240,6 +241,9 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !may_wait() {
+            if blocked == Wait::Segments && pair.until_sent.begin(conn.fd()) {
+                continue;
+            }
             // Nobody could tell the program of the RETURN that ends this, and it is on its way.
             if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
@@ -458,7 +462,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             }
             Err(error) if got > 0 => {
                 if let RecvError::Carrier(errno) = error {
-                    conn.owe(Errno(errno));
+                    conn.set_pending_error(Errno(errno));
                 }
                 return Ok(got);
             }
@@ -562,7 +566,11 @@ fn receive_once(
             return Ok(n);
         };
         let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
-        let is_asked = road == Road::Both || !was_on_sdp;
+        if pair.is_carrier_due.load(Ordering::Relaxed) {
+            pair.is_carrier_due.store(false, Ordering::Relaxed);
+            inbound.expect_carrier();
+        }
+        let is_asked = road == Road::Both || !was_on_sdp || inbound.expects_carrier();
         let mut socket = Socket(if is_asked { conn.fd() } else { NOT_ASKED });
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut seen = *buffers;
@@ -651,9 +659,9 @@ fn look_around(conn: &Conn) -> Option<u64> {
 }
 
 /// A socket tells of its error once, and told it to the library: the program hears of it in its next call.
-fn owe(conn: &Conn, errno: i32) {
+fn keep_error(conn: &Conn, errno: i32) {
     if errno != libc::EPIPE {
-        conn.owe(Errno(errno));
+        conn.set_pending_error(Errno(errno));
     }
 }
 
@@ -683,7 +691,7 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
         Ok(at) => at,
         Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
         Err(SendError::Carrier(errno)) => {
-            owe(conn, errno);
+            keep_error(conn, errno);
             None
         }
         Err(SendError::Broken(_)) => {
@@ -763,7 +771,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
             Some(Ok(())) => return true,
             // The carrier is over: nobody is told of an end.
             Some(Err(SendError::Carrier(errno))) => {
-                owe(conn, errno);
+                keep_error(conn, errno);
                 return true;
             }
             Some(Err(_)) | None => return false,

@@ -16,7 +16,7 @@ use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, SendContext
 use sdp_sys::{section, time::monotonic_ns};
 
 use super::{
-    carrier_io::Socket,
+    carrier_io::{Socket, UntilSent},
     forked::{self, Use},
     watch::Watch,
 };
@@ -111,6 +111,10 @@ pub(super) struct Pair {
     pub(super) is_shut: AtomicBool,
     /// Who notices a message that is lost.
     pub(super) watch: Watch,
+    /// A sender that does not block waits for the kernel to have sent everything.
+    pub(super) until_sent: UntilSent,
+    /// The kernel told a wait that the carrier has something; no receive call has heard of it.
+    pub(super) is_carrier_due: AtomicBool,
     /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
     pub(super) is_waited_for: AtomicBool,
     /// A thread left a lock for good.
@@ -212,6 +216,8 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.is_shut.store(false, Ordering::Relaxed);
         pair.watch.begin();
         pair.is_waited_for.store(false, Ordering::Relaxed);
+        pair.is_carrier_due.store(false, Ordering::Relaxed);
+        pair.until_sent.reset();
         TOP.fetch_max(number as u32 + 1, Ordering::Release);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));

@@ -831,6 +831,9 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
     }
     let over = ALWAYS | RDHUP;
     if events & IN_KIND != 0 && events & over == 0 {
+        if reg.events & ET != 0 && hosts::is_guarded(conn) {
+            hosts::expect_carrier(conn);
+        }
         let verified = readiness::try_verify(conn, reg.fd);
         if conn.has(flag::CONSUMED) {
             tell_of_consumed(conn, Some(m));
