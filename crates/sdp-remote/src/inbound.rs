@@ -258,15 +258,14 @@ impl Inbound {
         self.is_drained = true;
     }
 
-    /// The kernel has said that there is something to read, and may not say so again (edge-triggered waits): calls that find
-    /// payload on the queue pair go on to the carrier, until it is found empty.
+    /// The kernel may not say again that there is something to read: calls go on to the carrier, until it is found empty.
     pub const fn expect_carrier(&mut self) {
         self.is_carrier_due = true;
     }
 
-    /// True from [`Inbound::expect_carrier`] on until the carrier was found empty.
-    pub const fn expects_carrier(&self) -> bool {
-        self.is_carrier_due
+    /// True if the stream is on SDP, and nothing is known to be on the carrier.
+    pub const fn is_carrier_left_alone(&self) -> bool {
+        self.consumer.is_on_sdp() && !self.is_carrier_due
     }
 
     /// What it has done.
@@ -560,8 +559,7 @@ impl Inbound {
         }
     }
 
-    /// Payload bytes in the inbox that come next, without looking at the carrier: for `FIONREAD`, and to see that there is
-    /// something. 0 says nothing: ask [`Inbound::look`].
+    /// Payload bytes in the inbox that come next, without looking at the carrier. 0 says nothing: ask [`Inbound::look`].
     pub fn available(&self) -> u64 {
         if !self.consumer.is_on_sdp() {
             return 0;
@@ -607,9 +605,7 @@ impl Inbound {
                     io.shared.follow(self.consumer.sequence());
                     self.drop_head(io);
                 }
-                Next::Carrier(_)
-                    if is_enough && self.consumer.is_on_sdp() && !self.is_carrier_due =>
-                {
+                Next::Carrier(_) if is_enough && self.is_carrier_left_alone() => {
                     return Err(RecvError::WouldBlock);
                 }
                 Next::Carrier(limit) => {
@@ -726,11 +722,12 @@ impl Inbound {
 
     /// Keeps what the carrier said: who asked may not be the one to tell the program.
     const fn heard(&mut self, error: CarrierError) -> RecvError {
-        match error {
-            CarrierError::Failed(errno) => self.failed = Some(errno),
-            CarrierError::WouldBlock => self.is_carrier_due = false,
+        let told = carrier_error(error);
+        self.is_carrier_due &= !matches!(told, RecvError::WouldBlock);
+        if let RecvError::Carrier(errno) = told {
+            self.failed = Some(errno);
         }
-        carrier_error(error)
+        told
     }
 
     /// Looks at what the kernel has; `room`: bytes of payload that may be taken. A marker in front is taken and judged.

@@ -311,6 +311,13 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         400,
     )),
+    app(
+        "oracle-hosts",
+        "the same between two hosts: queue pairs break, roads end, devices go",
+        "tests/oracle/test_between.py",
+        &[],
+        300,
+    ),
     side_by_side(
         2,
         app(

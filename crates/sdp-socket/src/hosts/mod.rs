@@ -570,7 +570,7 @@ fn receive_once(
             pair.is_carrier_due.store(false, Ordering::Relaxed);
             inbound.expect_carrier();
         }
-        let is_asked = road == Road::Both || !was_on_sdp || inbound.expects_carrier();
+        let is_asked = road == Road::Both || !inbound.is_carrier_left_alone();
         let mut socket = Socket(if is_asked { conn.fd() } else { NOT_ASKED });
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut seen = *buffers;
