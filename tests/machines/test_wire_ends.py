@@ -29,6 +29,7 @@ table inet silence {
 HAS_QUEUE_PAIR = "for i in $(seq 600); do rdma resource show qp | grep -q 'type RC' && break; sleep 0.1; done; [ $i -lt 600 ]"
 HAS_NONE = "for i in $(seq 100); do rdma resource show qp | grep -q 'type RC' || break; sleep 0.1; done; [ $i -lt 100 ]"
 VERBS = ("--set", "fabrics=shm,verbs")
+SHM = ("--set", "fabrics=shm")
 
 
 def appears(guest, file, limit_s=90):
@@ -131,11 +132,11 @@ def test_a_peer_without_a_device(pair, ladder):
 # Fabrics, and rules of the client; whether the server has the library; which lane, or what `connect` is told.
 STRICT = {
     "verbs": (VERBS, "use sdp client * *:*", True, "sdp"),
-    "no fabric": ((), "use sdp client * *:*", True, ENETUNREACH),
-    "match": ((), "match destination *:*", True, ENETUNREACH),
+    "no fabric": (SHM, "use sdp client * *:*", True, ENETUNREACH),
+    "match": (SHM, "match destination *:*", True, ENETUNREACH),
     # Nothing is known of an end on another host before the two meet.
     "bare peer": (VERBS, "use sdp client * *:*", False, "tcp"),
-    "both": ((), "use both client * *:*", False, "tcp"),
+    "both": (SHM, "use both client * *:*", False, "tcp"),
 }
 
 

@@ -73,6 +73,15 @@ impl Manager {
         Shared::new(Self { fd }).map_err(|errno| Error::of("mmap", errno))
     }
 
+    /// Whether the host has one, without opening it. Without it no device leads to another host.
+    pub fn is_there() -> bool {
+        #[cfg(feature = "stand-in")]
+        if crate::stand_in::installed().is_some() {
+            return true;
+        }
+        sdp_sys::stat::of_path(PATH).is_ok()
+    }
+
     fn open_file(floor: i32) -> Result<OwnedFd, Errno> {
         #[cfg(feature = "stand-in")]
         if let Some(stand_in) = crate::stand_in::installed() {

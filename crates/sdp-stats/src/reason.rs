@@ -73,7 +73,7 @@ reasons! {
         "A rule of libsdp.conf says tcp for this connection."
         "See which one with: sdp explain PROGRAM ADDRESS:PORT.";
     3 RemotePeer "remote-peer"
-        "The other end is on another host, and no fabric of this version reaches it."
+        "The other end is on another host, and no fabric reaches it: this host has no RDMA connection manager, or the tunable fabrics has no verbs."
         "Nothing; the connection works over TCP.";
     4 Shared "shared"
         "Several processes, or threads with descriptors of their own, use the connection, one of them through an epoll set or in a way that cannot be followed."

@@ -266,7 +266,7 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     },
     Row {
         event: Event::OtherHost,
-        by: ("hosts/mod.rs", &["consider"]),
+        by: ("hosts/reach.rs", &["consider"]),
         what: "its other end is on another host, and the rules allow that fabric",
         changes: &[(Candidate, Remote)],
     },

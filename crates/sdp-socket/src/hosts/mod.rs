@@ -45,18 +45,20 @@ mod forked;
 mod leaving;
 mod look;
 mod pair;
+mod reach;
 mod reader;
 mod show;
 mod watch;
 
 use awake::{Road, receive_or_pause};
-use carrier_io::{NOT_ASKED, Socket, Vector, is_of_this_host};
+use carrier_io::{NOT_ASKED, Socket, Vector};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, left};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 pub(crate) use look::{Found, drain, expect_carrier, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
+pub(crate) use reach::{consider, unreachable};
 pub(crate) use reader::{Next, Reader};
 use show::{count, note_lane, show_credits};
 
@@ -70,9 +72,6 @@ const CLOSE_NS: u64 = 2_000_000_000;
 #[unsafe(link_section = ".bss.hot")]
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Without the connection manager no device leads to another host.
-const MANAGER: &core::ffi::CStr = c"/dev/infiniband/rdma_cm";
-
 /// Whether a connection's calls are this room's.
 #[inline]
 pub(crate) fn has(conn: &Conn) -> bool {
@@ -83,44 +82,6 @@ pub(crate) fn has(conn: &Conn) -> bool {
 #[inline]
 pub(crate) fn is_guarded(conn: &Conn) -> bool {
     conn.stage() == Stage::Guarded
-}
-
-/// A connection exists, and has moved nothing: it is this room's if its other end is on another host. `remote`: the
-/// address that a `connect` asked for, which may still be under way.
-pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
-    if !process::tunables().has_verbs()
-        || conn.stage() != Stage::Candidate
-        || conn.has(flag::ADOPTED)
-        || device::refusal().is_some()
-    {
-        return;
-    }
-    let remote = match remote {
-        Some(remote) => remote,
-        None => match conn.name(fd) {
-            Some(tuple) => *tuple.remote.bytes(),
-            None => return,
-        },
-    };
-    if is_of_this_host(&remote) {
-        return;
-    }
-    let role = role(conn);
-    IN_USE.store(true, Ordering::Relaxed);
-    if pair::take(conn, role).is_none() {
-        conn.fall_back(Reason::Limit);
-    } else if !conn.change_stage(Stage::Candidate, Stage::Remote) {
-        end(conn);
-    }
-}
-
-/// Why no address of another host can be reached; `None`: one may be.
-pub(crate) fn unreachable() -> Option<Reason> {
-    if !process::tunables().has_verbs() {
-        return Some(Reason::RemotePeer);
-    }
-    let is_missing = || sdp_sys::stat::of_path(MANAGER).is_err();
-    device::refusal().or_else(|| is_missing().then_some(Reason::NoDevice))
 }
 
 fn role(conn: &Conn) -> Role {

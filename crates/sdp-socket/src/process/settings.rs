@@ -413,7 +413,7 @@ static TUNED: Tuned = Tuned {
     flip_seed: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
-    has_verbs: AtomicU32::new(0),
+    has_verbs: AtomicU32::new(1),
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
