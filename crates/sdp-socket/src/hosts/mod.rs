@@ -166,7 +166,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
         let Some((_, pair)) = place(conn) else {
-            return if done > 0 { Ok(done) } else { by_kernel(conn, buffers, flags, Half::Send) };
+            return rest_by_kernel(conn, buffers, flags, Half::Send, done);
         };
         if !claim(conn, pair, Use::Call) {
             continue; // lost
@@ -270,6 +270,21 @@ fn by_kernel(
         return Err(Errno::EBADF); // or it was closed
     }
     kernel_call(conn, buffers, flags, half)
+}
+
+/// [`by_kernel`] of what a call has left after `done` bytes, which a call that waits does whole.
+fn rest_by_kernel(
+    conn: &ConnGuard,
+    buffers: &mut Buffers,
+    flags: c_int,
+    half: Half,
+    done: usize,
+) -> Result<usize, Errno> {
+    match by_kernel(conn, buffers, flags, half) {
+        Ok(n) => Ok(done + n),
+        Err(_) if done > 0 => Ok(done),
+        error => error,
+    }
 }
 
 fn kernel_call(
@@ -397,7 +412,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
         }
         let Some((_, pair)) = place(conn) else {
-            return if got > 0 { Ok(got) } else { by_kernel(conn, buffers, flags, Half::Receive) };
+            return rest_by_kernel(conn, buffers, flags, Half::Receive, got);
         };
         if !claim(conn, pair, Use::Call) {
             continue; // lost

@@ -258,6 +258,14 @@ fn attached(fd: c_int) -> Option<&'static Conn> {
     (conn.has_lanes()).then_some(conn)
 }
 
+/// Whether the library makes a wait for this descriptor: it is on a lane, or markers may come to stand on its carrier while
+/// the wait lasts, which are nothing to read.
+fn concerns(fd: c_int) -> bool {
+    attached(fd).is_some()
+        || matches!(table::entry(fd), Some(Entry::Conn(index))
+            if conn::get(index).is_some_and(|conn| conn.stage() == Stage::Remote))
+}
+
 /// What a wait for many descriptors came to.
 #[derive(Debug)]
 pub(crate) enum Waited {
@@ -346,7 +354,7 @@ pub(crate) unsafe fn poll(
         is_early |= watch(entry.fd);
     }
     let early = Early::begin(is_early && timeout_ns != Some(0));
-    if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
+    if !fds.iter().fold(false, |any, entry| any | concerns(entry.fd)) {
         return early.pass();
     }
     let waited = poll_here(fds, timeout_ns, mask);
@@ -719,7 +727,7 @@ pub(crate) unsafe fn select(
     }
     let fds = many.as_mut().map_or(&mut few[..], Scratch::entries);
     let fds = fds.get_mut(..used).unwrap_or(&mut []);
-    if !fds.iter().fold(false, |any, entry| any | attached(entry.fd).is_some()) {
+    if !fds.iter().fold(false, |any, entry| any | concerns(entry.fd)) {
         return early.pass();
     }
     let polled = match poll_here(fds, timeout_ns, mask) {
