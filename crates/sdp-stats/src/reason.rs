@@ -151,7 +151,7 @@ reasons! {
         "A fixed bound of the library was reached (connections, offers, rows)."
         "Nothing; connections beyond the bound use TCP.";
     31 HandoverStuck "handover-stuck"
-        "The other end did not take over the last bytes in time, so a relay process does."
+        "The other end did not take over the last bytes, or did not answer, in time, so a relay process does."
         "Nothing.";
     32 Orphaned "orphaned"
         "The other end was gone at a hand-over; its last bytes were kept for the new holder."
