@@ -347,7 +347,7 @@ fn make(uid: u32) {
     place.id[1].store(id.id.ino, Ordering::Relaxed);
     place.drained.store(0, Ordering::Relaxed);
     place.is_foul.store(false, Ordering::Relaxed);
-    place.page.store(page.base().as_ptr(), Ordering::Release);
+    place.page.store(page.keep().as_ptr(), Ordering::Release);
     let doorbell = place.doorbell();
     interest::foreign_doorbell_made(|sleepers| {
         // What is asleep in the sets now will be taken back in all pages.
