@@ -20,9 +20,11 @@ use crate::{
     abi::verbs as abi,
     budget::{BUFFER, DEPTH, INLINE, RESERVE},
     device::{Cq, Mr, RawQp, Srq},
+    entry::{ASKED, Entry, KIND_SHIFT, NO_PLACE},
     fabric::Slow,
     pool::{Places, Region, Shared},
     status::{error_of, status_code, status_of},
+    work_id::{self, Owner},
 };
 
 /// Messages that an inbox holds; promises stay below it.
@@ -31,36 +33,8 @@ pub const INBOX: usize = 128;
 const BATCH: usize = 16;
 /// Every how many sends one asks for a completion of its own, so that buffers come back.
 const SIGNAL_EVERY: u32 = 8;
-/// In `wr_id`: a receive; the rest is the buffer.
-const IS_RECEIVE: u64 = 1 << 63;
-/// In `wr_id`: the last request of a queue pair that has failed.
-const IS_LAST: u64 = 1 << 62;
-/// No send buffer: the bytes went inline, or there are none.
-const NO_PLACE: u32 = 0xffff;
-
 /// Nothing wrong.
 const ALIVE: u8 = 0;
-
-/// A request that was posted.
-#[derive(Debug)]
-struct Entry {
-    id: AtomicU64,
-    /// Send buffer (16 bits), then [`ASKED`], then the kind.
-    info: AtomicU32,
-    /// As [`status_code`] writes it.
-    status: AtomicU8,
-}
-
-impl Entry {
-    const fn new() -> Self {
-        let (id, status) = (AtomicU64::new(0), AtomicU8::new(0));
-        Self { id, info: AtomicU32::new(NO_PLACE), status }
-    }
-}
-
-/// In [`Entry::info`]: the poster wants to hear of it.
-const ASKED: u32 = 1 << 16;
-const KIND_SHIFT: u32 = 17;
 
 /// What both halves, the drain and the slow steps know of a connection.
 #[derive(Debug)]
@@ -71,6 +45,8 @@ pub struct Conn {
     pub(crate) number: AtomicU32,
     /// The peer's.
     pub(crate) peer_number: AtomicU32,
+    /// Tells apart the connections that had the place.
+    generation: AtomicU32,
     /// [`ALIVE`], or why not ([`error_code`]).
     error: AtomicU8,
     /// No post happens any more: set under `posting`.
@@ -107,6 +83,7 @@ impl Conn {
             qp: AtomicPtr::new(core::ptr::null_mut()),
             number: AtomicU32::new(0),
             peer_number: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             error: AtomicU8::new(ALIVE),
             is_closed: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
@@ -128,6 +105,7 @@ impl Conn {
 
     /// For a new connection in this place, before anybody else can see it.
     pub(crate) fn begin(&self, promised: u32) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
         self.error.store(ALIVE, Ordering::Relaxed);
         for word in [&self.posted, &self.done, &self.sent, &self.arrived, &self.reported] {
             word.store(0, Ordering::Relaxed);
@@ -160,6 +138,10 @@ impl Conn {
         };
         let set = self.error.compare_exchange(ALIVE, code, Ordering::AcqRel, Ordering::Acquire);
         set.is_ok()
+    }
+
+    fn owner(&self, index: usize) -> Owner {
+        Owner::new(index, self.generation.load(Ordering::Relaxed))
     }
 
     fn take_turn(&self) {
@@ -295,8 +277,7 @@ impl Core {
     pub(crate) fn post_receive(&self, buffer: usize) {
         // SAFETY: a buffer of the region, which outlives the queue's use of it (its registration goes before it, and the
         // queue before that); nobody else uses it: it is free.
-        let posted =
-            unsafe { self.srq.post(IS_RECEIVE | buffer as u64, self.piece(buffer, BUFFER)) };
+        let posted = unsafe { self.srq.post(work_id::receive(buffer), self.piece(buffer, BUFFER)) };
         if posted.is_err() {
             self.break_down(); // somebody was promised it
         }
@@ -391,12 +372,15 @@ impl Core {
     }
 
     fn take(&self, wc: &abi::Wc) {
-        if wc.wr_id & IS_RECEIVE != 0 {
-            return self.take_message(wc, (wc.wr_id & !IS_RECEIVE) as usize);
+        if let Some(buffer) = work_id::buffer_of(wc.wr_id) {
+            return self.take_message(wc, buffer);
         }
-        let Some(conn) = self.conn((wc.wr_id >> 32 & 0xffff) as usize) else { return };
+        let Some(conn) = self.conn(work_id::place_of(wc.wr_id)) else { return };
+        if !work_id::is_of(wc.wr_id, conn.generation.load(Ordering::Relaxed)) {
+            return; // a queue pair that is gone
+        }
         let number = wc.wr_id as u32;
-        if wc.wr_id & IS_LAST != 0 {
+        if work_id::is_last(wc.wr_id) {
             // Behind all others: those that did not tell of themselves went well.
             self.free_buffers(conn, number);
             conn.done.store(number, Ordering::Release);
@@ -469,7 +453,7 @@ impl Core {
         conn.take_turn();
         conn.is_closed.store(true, Ordering::Relaxed);
         let last = conn.posted.load(Ordering::Relaxed);
-        let wr_id = IS_LAST | (index as u64) << 32 | u64::from(last);
+        let wr_id = conn.owner(index).last(last);
         let mut request = abi::SendWr::new(wr_id, abi::WR_SEND, abi::SEND_SIGNALED);
         // SAFETY: the caller has the queue pair; no memory is named.
         let posted = qp.is_some_and(|qp| unsafe { qp.post(&mut request, &mut []) }.is_ok());
@@ -535,6 +519,7 @@ impl Core {
 pub struct VerbsTx {
     core: Shared<Core>,
     index: usize,
+    owner: Owner,
     /// Requests whose ends were told or are not to be told; wraps.
     told: u32,
     /// Requests since one that completes by itself.
@@ -544,8 +529,9 @@ pub struct VerbsTx {
 }
 
 impl VerbsTx {
-    pub(crate) const fn new(core: Shared<Core>, index: usize) -> Self {
-        Self { core, index, told: 0, silent: 0, read: None }
+    pub(crate) fn new(core: Shared<Core>, index: usize) -> Self {
+        let owner = core.place(index).owner(index);
+        Self { core, index, owner, told: 0, silent: 0, read: None }
     }
 
     fn conn(&self) -> &Conn {
@@ -623,7 +609,7 @@ impl VerbsTx {
         let is_due =
             self.silent + 1 >= SIGNAL_EVERY || place != NO_PLACE && core.places.are_scarce();
         let is_signalled = is_asked || is_due;
-        request.wr_id = (self.index as u64) << 32 | u64::from(number);
+        request.wr_id = self.owner.request(number);
         if is_signalled {
             request.send_flags |= abi::SEND_SIGNALED;
         }

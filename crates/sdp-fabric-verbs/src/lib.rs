@@ -22,6 +22,7 @@ pub mod budget;
 pub mod cm;
 pub mod device;
 pub mod endpoint;
+mod entry;
 pub mod error;
 pub mod fabric;
 pub mod library;
@@ -29,6 +30,7 @@ pub mod pool;
 #[cfg(feature = "stand-in")]
 pub mod stand_in;
 mod status;
+mod work_id;
 
 pub use address::Address;
 pub use error::Error;

@@ -6,15 +6,20 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{
-    address,
+    Device, Text, address,
     ends::{Connection, Random, is_live},
     network, options,
 };
+use sdp_fabric_tests::Harness;
 use sdp_fabric_verbs::{
     abi::{cm, verbs},
     fabric::VerbsFabric,
 };
 use sdp_fake_verbs::{Live, Network, Road, Step};
+use sdp_rdma::{
+    fabric::{SendOptions, SendQueue},
+    work::WorkId,
+};
 use sdp_remote::{RecvError, SendError};
 
 /// One test at a time: what fails, fails for all.
@@ -255,6 +260,42 @@ fn a_device_without_queue_pairs_goes() {
     network.remove_device_quietly(0);
     assert!(fabric.progress() && fabric.is_lost());
     drop(fabric);
+    assert_eq!(network.live(), Live::default());
+}
+
+/// A queue pair that could not be stopped leaves its place with work under way: what comes of that later is nobody's, and
+/// tells nothing of the requests of the next one there.
+#[test]
+fn work_outlives_its_queue_pair() {
+    let (_turn, network) = turn();
+    let mut device = Device::new(0);
+    let signalled = SendOptions { signalled: true, ..SendOptions::default() };
+    let post = |tx: &mut common::CreditedTx, id: u64| {
+        tx.post_send(WorkId(id), b"header", &mut Text(b"text"), signalled).expect("room");
+    };
+    network.set_road(Road::Mute);
+    let mut first = device.pair();
+    (0..8).for_each(|id| post(&mut first.a.tx, id));
+    assert_eq!(first.a.tx.poll_completion(), None, "nothing has ended");
+    network.fail(Step::ToErr, 1, u32::MAX, libc::EIO);
+    drop(first);
+    device.disconnect(sdp_fabric_tests::Side::A);
+    // Once: the next look finds what has completed since.
+    device.a.get().progress();
+    network.fail(Step::ToErr, 0, 0, 0);
+    assert_eq!(network.live().qps, 1, "the first is gone at this end");
+
+    let mut second = device.pair();
+    post(&mut second.a.tx, 100);
+    while device.advance() {}
+    assert_eq!(second.a.tx.poll_completion(), None, "nothing of the second has ended");
+    network.set_road(Road::Open);
+    network.expire();
+    while device.advance() {}
+    let told = second.a.tx.poll_completion().expect("its end");
+    assert_eq!(told.id, WorkId(100));
+    assert_eq!(second.a.tx.poll_completion(), None, "once");
+    drop((second, device));
     assert_eq!(network.live(), Live::default());
 }
 
