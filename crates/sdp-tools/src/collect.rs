@@ -273,8 +273,9 @@ impl State {
         let mut seen = HashSet::new();
         for (owner, mapping) in self.pages.iter().rev() {
             let is_last = seen.insert(*owner);
-            if !is_last || owner.pid == 0 || !sys::has_ended(owner.pid) || self.kept.contains(owner)
-            {
+            // Who was kept is not asked for again: that takes system calls, on every pass.
+            let is_done = !is_last || owner.pid == 0 || self.kept.contains(owner);
+            if is_done || !sys::has_ended(owner.pid) {
                 continue;
             }
             self.kept.insert(*owner);

@@ -222,12 +222,25 @@ pub fn is_alive(pid: u32) -> bool {
             || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
 }
 
-/// Whether a process runs no more, also one that nobody has waited for.
+/// Whether a process runs no more, also one that nobody has waited for. One whose main thread has
+/// ended by itself runs as long as another of its threads does.
 pub fn has_ended(pid: u32) -> bool {
+    if !is_alive(pid) {
+        return true;
+    }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    let state =
-        stat.ok().and_then(|s| s.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()));
-    !is_alive(pid) || matches!(state, Some('Z' | 'X'))
+    stat.is_ok_and(|stat| tells_an_end(&stat))
+}
+
+/// Whether a line of `/proc/PID/stat` is that of an ended process: its main thread has ended, and
+/// is the last one.
+fn tells_an_end(stat: &str) -> bool {
+    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+    let mut fields = fields.split(' ');
+    let has_main_ended = matches!(fields.next(), Some("Z" | "X"));
+    // The third field is the state, the twentieth the number of threads.
+    let threads = fields.nth(16).and_then(|threads| threads.parse::<u32>().ok());
+    has_main_ended && threads.is_none_or(|threads| threads <= 1)
 }
 
 /// Signals that `sdp run` hands on.
@@ -691,4 +704,53 @@ pub fn sock_diag(
 /// read lines.
 pub fn table_width() -> usize {
     terminal_size().map_or(usize::MAX, |(columns, _)| columns.max(20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_with_its_last_thread() {
+        let stat = |state: &str, threads: u32| {
+            tells_an_end(&format!(
+                "7 (a) b) {state} 1 7 7 0 -1 4 5 6 7 8 1 2 3 4 20 0 {threads} 0 9"
+            ))
+        };
+        assert!(stat("Z", 1) && stat("X", 0));
+        assert!(!stat("Z", 2) && !stat("S", 1) && !stat("R", 5));
+        assert!(!tells_an_end("7"));
+    }
+
+    /// The kernel's own lines: a child whose main thread ends by itself, then whole.
+    #[test]
+    fn a_main_thread_that_ends_by_itself_is_no_end() {
+        let program = "import ctypes, sys, threading, time\n\
+            def rest():\n\
+            \x20 while ') Z ' not in open('/proc/self/stat').read(): time.sleep(0.001)\n\
+            \x20 print('alone', flush=True); sys.stdin.read()\n\
+            threading.Thread(target=rest).start()\n\
+            ctypes.CDLL(None).pthread_exit(None)\n";
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", program])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 6];
+        let out = child.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(out, &mut said).unwrap();
+        assert_eq!(&said, b"alone\n");
+        assert!(!has_ended(child.id()));
+        // Not waited for: it stays a dead process until the end of the pipe has been seen.
+        drop(child.stdin.take());
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(child.stdout.as_mut().unwrap(), &mut rest).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !has_ended(child.id()) {
+            assert!(std::time::Instant::now() < until, "not seen as ended");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+    }
 }
