@@ -359,7 +359,7 @@ pub(super) const SUITES: &[Suite] = &[
         600,
     ),
     side_by_side(
-        3,
+        6,
         app(
             "cpython",
             "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
