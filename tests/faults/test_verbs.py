@@ -308,11 +308,21 @@ def test_a_ping_whose_step_fails(answering, step):
     assert ping["grade"] == "ok", ping
 
 
-def queue_pairs():
-    """What `sdp stat` says of each process with a connection over a queue pair."""
+def group_of(pid):
+    """Its process group; none of a process that has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def queue_pairs(of):
+    """What `sdp stat` says of each process with a connection over a queue pair, of those that were started."""
     stat = json.loads(subprocess.run([SDP, "stat", "--json"], check=True, capture_output=True, text=True).stdout)
+    groups = {process.pid for process in of}
     pairs = lambda process: [c["queue_pair"] for c in process["connections"] if c["queue_pair"]]
-    return [(process, pairs(process)) for process in stat["processes"] if pairs(process)]
+    own = [process for process in stat["processes"] if group_of(process["pid"]) in groups]
+    return [(process, pairs(process)) for process in own if pairs(process)]
 
 
 @pytest.mark.integrity
@@ -321,7 +331,7 @@ def test_what_is_told_of_queue_pairs(hosts):
     server = hosts.serve()
     client = hosts.ask("--rounds", 240, "--connections", 2, "--pause-file", hosts.path / "pause")
     pause = hosts.pause()
-    shown = queue_pairs()
+    shown = queue_pairs([server, client])
     assert len(shown) == 2 and all(len(pairs) == 2 for _, pairs in shown), shown
     one, other = ({(p["number"], p["peer_number"]) for p in pairs} for _, pairs in shown)
     assert one == {(peer, number) for number, peer in other}, shown

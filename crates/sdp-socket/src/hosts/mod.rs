@@ -189,7 +189,12 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
                 continue;
             }
             Err(SendError::Wait(wait)) => wait,
-            Err(_) if done > 0 => return Ok(done),
+            Err(error) if done > 0 => {
+                if let SendError::Carrier(errno) = error {
+                    keep_error(conn, errno);
+                }
+                return Ok(done);
+            }
             Err(SendError::Carrier(libc::EPIPE)) => {
                 let pending = conn.take_pending_error();
                 return Err(pending.unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
@@ -333,10 +338,11 @@ fn peek_first(conn: &Conn, receiving: &mut Receiving) {
     let (mut first, none) = ([0u8; PREFIX], core::ptr::null_mut::<u8>());
     let (at, len, flags) = (first.as_mut_ptr(), PREFIX, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     // SAFETY: the buffer outlives the call; no address is asked for.
-    let Ok(got) = (unsafe { sys!(libc::SYS_recvfrom, fd, at, len, flags, none, none) }) else {
-        return;
-    };
-    prefix.add(first.get(known as usize..got).unwrap_or_default());
+    match unsafe { sys!(libc::SYS_recvfrom, fd, at, len, flags, none, none) } {
+        Ok(got) => prefix.add(first.get(known as usize..got).unwrap_or_default()),
+        Err(Errno::EAGAIN) => {}
+        Err(Errno(errno)) => keep_error(conn, errno),
+    }
 }
 
 /// Sends what can be sent now, from byte `from` of the call on.
