@@ -222,6 +222,8 @@ table! {
     readable_bytes(fd: i32, bytes: &mut i32) = SYS_ioctl(fd, libc::FIONREAD, from_mut(bytes));
     /// `TIOCOUTQ`.
     unsent_bytes(fd: i32, bytes: &mut i32) = SYS_ioctl(fd, libc::TIOCOUTQ, from_mut(bytes));
+    /// `SIOCOUTQNSD`: bytes that TCP has not put into a segment.
+    unsegmented_bytes(fd: i32, bytes: &mut i32) = SYS_ioctl(fd, SIOCOUTQNSD, from_mut(bytes));
     /// `SIOCATMARK`.
     is_at_mark(fd: i32, answer: &mut i32) = SYS_ioctl(fd, SIOCATMARK, from_mut(answer));
     /// The kind of a namespace (`NS_GET_NSTYPE`).
@@ -279,6 +281,8 @@ const F_SETSIG: i32 = 10;
 const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
+/// `SIOCOUTQNSD`
+const SIOCOUTQNSD: libc::c_ulong = 0x894b;
 /// `SIOCATMARK`
 const SIOCATMARK: libc::c_ulong = 0x8905;
 /// `NS_GET_NSTYPE`

@@ -8,15 +8,12 @@ use core::{
 use libc::{c_int, iovec, msghdr};
 use sdp_rdma::fabric::Gather;
 use sdp_remote::{Carrier, CarrierError, PayloadCarrier};
-use sdp_sys::{errno::Errno, fd, sys};
+use sdp_sys::{errno::Errno, fd, kernel, sys};
 
 use crate::conn::{
     carrier,
     iovec::{Buffers, Payload},
 };
-
-/// Bytes that the kernel took and has not put into a segment.
-const SIOCOUTQNSD: c_int = 0x894b;
 
 /// The program's descriptor, or [`NOT_ASKED`].
 pub(super) struct Socket(pub(super) c_int);
@@ -61,8 +58,7 @@ impl Carrier for Socket {
 
     fn unsent(&mut self) -> Result<usize, CarrierError> {
         let mut count: c_int = 0;
-        // SAFETY: one int, which outlives the call.
-        told(unsafe { sys!(libc::SYS_ioctl, self.0, SIOCOUTQNSD, &raw mut count) })?;
+        told(kernel::unsegmented_bytes(self.0, &mut count))?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 }
@@ -143,12 +139,8 @@ pub(super) fn is_of_this_host(ip: &[u8; 16]) -> bool {
         *to = *byte;
     }
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { sys!(libc::SYS_socket, family, kind, 0) }) else { return true };
-    let len = if is_v4 { 16usize } else { 28 };
-    // SAFETY: the address outlives the call.
-    let bound = unsafe { sys!(libc::SYS_bind, probe, storage.as_ptr(), len) };
-    fd::close(probe as c_int);
+    let Ok(probe) = kernel::owned(kernel::socket(family, kind, 0)) else { return true };
+    let bound = kernel::bind(probe.raw(), &storage, if is_v4 { 16 } else { 28 });
     // What is neither (a link-local address without its interface) stays with the other fabrics.
     bound != Err(Errno(libc::EADDRNOTAVAIL))
 }

@@ -335,10 +335,8 @@ fn peek_first(conn: &Conn, receiving: &mut Receiving) {
         return;
     }
     let Some(fd) = conn::number_of(conn) else { return };
-    let (mut first, none) = ([0u8; PREFIX], core::ptr::null_mut::<u8>());
-    let (at, len, flags) = (first.as_mut_ptr(), PREFIX, libc::MSG_PEEK | libc::MSG_DONTWAIT);
-    // SAFETY: the buffer outlives the call; no address is asked for.
-    match unsafe { sys!(libc::SYS_recvfrom, fd, at, len, flags, none, none) } {
+    let mut first = [0u8; PREFIX];
+    match fd::receive(fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
         Ok(got) => prefix.add(first.get(known as usize..got).unwrap_or_default()),
         Err(Errno::EAGAIN) => {}
         Err(Errno(errno)) => keep_error(conn, errno),
