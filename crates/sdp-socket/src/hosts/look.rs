@@ -22,6 +22,9 @@ use crate::{
 
 /// How long a reader waits for the end of a queue pair whose carrier has ended.
 const CUT_NS: u64 = 1_000_000_000;
+/// How often, and how long apart, one looks whether another thread has done with the receiving half.
+const BUSY_LOOKS: u32 = 1000;
+const BUSY_SLEEP_NS: i64 = 100_000;
 
 /// Whether messages are there that nobody has taken.
 pub(super) fn has_messages(conn: &Conn) -> bool {
@@ -84,6 +87,18 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     }
     // The place may have gone meanwhile.
     if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
+}
+
+/// Whether a reader would find something. Another thread that is at it may be taking just that: its end is awaited, for a
+/// moment at most.
+pub(crate) fn finds(conn: &Conn) -> bool {
+    for _ in 0..BUSY_LOOKS {
+        if let Some(found) = look(conn) {
+            return !matches!(found, Found::Nothing);
+        }
+        sdp_sys::time::sleep(BUSY_SLEEP_NS);
+    }
+    true
 }
 
 /// Polls the completion queue for a moment before a sleep, as long as the adaptive budget allows (`recv_poll` bounds it).

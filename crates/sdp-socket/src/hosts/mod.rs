@@ -55,7 +55,7 @@ use carrier_io::{NOT_ASKED, Socket, Vector};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, left};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
-pub(crate) use look::{Found, drain, expect_carrier, look, readable_bytes, unsent_bytes};
+pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reach::{consider, unreachable};
@@ -377,10 +377,10 @@ fn send_once(
         let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let mut sent = outbound.send(&mut io, &mut payload, from);
         if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) && !may_wait() {
-            // Nobody could tell the program when there is credit: these bytes go by the carrier.
+            // Nobody could tell the program when there is credit: these bytes go by the carrier, and not back before.
             outbound.to_kernel();
-            outbound.allow_sdp();
             sent = outbound.send(&mut io, &mut payload, from);
+            outbound.allow_sdp();
         }
         let by_sdp = (outbound.counts().bytes - before.bytes) as usize;
         note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);

@@ -152,13 +152,6 @@ pub(crate) struct Verified {
 /// Verifies a "readable" of the kernel (R9 b): follows lane switches, consumes wake bytes, then
 /// looks at ring, log and carrier. The half is left armed when there is nothing.
 pub(crate) fn verify(conn: &Conn, fd: c_int) -> Verified {
-    if hosts::is_guarded(conn) {
-        return verify_both(conn).unwrap_or(Verified {
-            readable: true,
-            is_kernels: true,
-            cursor: None,
-        });
-    }
     verdict(conn, receive::with_sink(conn, |sink, _, _, half| verify_sink(conn, fd, sink, half)))
 }
 
@@ -638,9 +631,13 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if !wants_bytes(entry) {
         return;
     }
-    let in_ring = has_bytes_now(conn);
-    if in_ring {
+    let is_guarded = hosts::is_guarded(conn);
+    let is_there = if is_guarded { hosts::finds(conn) } else { has_bytes_now(conn) };
+    if is_there {
         entry.revents |= entry.events & READ_KIND;
+    } else if is_guarded {
+        let is_over = entry.revents & (OVER | libc::POLLRDHUP) != 0;
+        entry.revents &= if is_over { !0 } else { !READ_KIND };
     } else if entry.revents & READ_KIND != 0 && entry.revents & (OVER | libc::POLLRDHUP) == 0 {
         let verified = verify(conn, entry.fd);
         if !verified.readable {
