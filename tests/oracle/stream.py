@@ -40,6 +40,7 @@ import users as people  # noqa: E402
 DEADLINE_S = int(os.environ.get("ORACLE_DEADLINE_S", "60"))
 # Who has a connection: seeded among these.
 HOLDERS = os.environ.get("ORACLE_HOLDERS", "one one threads child split handed numbers").split()
+IS_BETWEEN_HOSTS = len(sys.argv) > 3
 # By name, as programs find it: what is preloaded comes first.
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -104,7 +105,7 @@ def splice_from_pipe(sock, data):
         try:
             return os.splice(reads, sock.fileno(), todo)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno != errno.EINVAL or not IS_BETWEEN_HOSTS:
                 raise
             return sock.send(data[:todo])
     finally:

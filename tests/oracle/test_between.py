@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integrity, pytestmark]
 
 STREAM = Path(__file__).resolve().parent / "stream.py"
 FIRST = int(os.environ.get("ORACLE_FIRST", "1"))
-SEEDS = int(os.environ.get("ORACLE_SEEDS", "500")) // 10
+SEEDS = max(int(os.environ.get("ORACLE_SEEDS", "500")) // 10, 1)
 TOTAL_BYTES = int(os.environ.get("ORACLE_BYTES", "1000000"))
 # Forks are another matter: docs/known-defects.md, section 2.
 HOLDERS = "one threads numbers"

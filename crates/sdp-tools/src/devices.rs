@@ -259,7 +259,6 @@ fn text(devices: &[Device], interfaces: &[Interface]) -> String {
             interface.name, interface.state, interface.kind, speed
         );
     }
-    out += "\nNo fabric of this version uses RDMA: SDP is between processes of one host.\n";
     out
 }
 

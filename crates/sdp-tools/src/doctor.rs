@@ -720,8 +720,11 @@ impl Doctor {
         }
         for tunable in all {
             if tunable.key == "fabrics" && !tunable.value.contains("shm") {
-                let what = format!("fabrics is {:?} ({}): no lane", tunable.value, tunable.origin);
-                self.add("tunables", Grade::Stop, what, "Set it to shm.");
+                let what = format!(
+                    "fabrics is {:?} ({}): no lane between processes of this host",
+                    tunable.value, tunable.origin
+                );
+                self.add("tunables", Grade::Stop, what, "Unset it.");
             } else if tunable.key == "test_lane_flip" && tunable.value != "0" {
                 let what =
                     format!("test_lane_flip is set ({}): lanes switch at random", tunable.origin);

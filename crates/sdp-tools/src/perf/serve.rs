@@ -86,7 +86,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
             let _free = free;
             let who = stream.peer_addr();
             if let (Err(why), Ok(who)) = (session(stream, &env), who) {
-                crate::print(&format!("{who}: {why}\n"));
+                crate::print(&format!("{who}: {}\n", super::talk::printable(&why.to_string())));
             }
         });
     }
