@@ -59,6 +59,10 @@ impl Carrier for Socket {
     fn unsent(&mut self) -> Result<usize, CarrierError> {
         let mut count: c_int = 0;
         told(kernel::unsegmented_bytes(self.0, &mut count))?;
+        if count != 0 && carrier::tcp_state(self.0) == carrier::TCP_CLOSE {
+            // It will never be sent: the connection was reset.
+            return Err(CarrierError::Failed(libc::EPIPE));
+        }
         Ok(usize::try_from(count).unwrap_or(0))
     }
 }
