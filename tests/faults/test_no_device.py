@@ -56,7 +56,10 @@ def test_nothing_of_rdma_is_touched(hosts, settings):
         report = json.loads((hosts.path / f"{name}.json").read_text())
         assert report["reasons"] == {"remote-peer": CONNECTIONS}, report
         asked = hosts.calls(name, "infiniband")
-        assert len(asked) == (not settings), asked
-        assert all("stat" in call and "/dev/infiniband/rdma_cm" in call and "ENOENT" in call for call in asked), asked
+        # The client's threads may ask at the same time, before one of them knows; the server accepts in one.
+        most = 0 if settings else CONNECTIONS if name == "client" else 1
+        assert (not settings) <= len(asked) <= most, asked
+        assert all("stat" in call and "/dev/infiniband/rdma_cm" in call for call in asked), asked
+        assert all("ENOENT" in call or "<unfinished" in call for call in asked), asked
         assert not hosts.calls(name, "ibverbs"), name
         assert not [call for call in hosts.calls(name, "SOCK_DGRAM") if "AF_INET" in call], name
