@@ -15,9 +15,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, Hosts, built, by_sdp, pytestmark  # noqa: E402
+from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, built, by_sdp, hosts, pytestmark  # noqa: E402
 
-__all__ = ["built"]
+__all__ = ["built", "hosts"]
 pytestmark = [pytest.mark.integrity, pytestmark]
 
 STREAM = Path(__file__).resolve().parent / "stream.py"
@@ -56,15 +56,6 @@ def remove_device(hosts, rng):
 
 
 TROUBLES = [nothing, break_pairs, end_road, remove_device]
-
-
-@pytest.fixture
-def hosts():
-    hosts = Hosts()
-    try:
-        yield hosts
-    finally:
-        hosts.close()
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
