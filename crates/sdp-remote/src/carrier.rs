@@ -7,7 +7,8 @@ use sdp_rdma::fabric::Gather;
 pub enum CarrierError {
     /// It would have to wait.
     WouldBlock,
-    /// The kernel's error number. Interruption is not told: try again.
+    /// The kernel's error number. Interruption is not one: try again. A kernel reports an error
+    /// once; a carrier reports it in each call, until the program was told of it.
     Failed(i32),
 }
 
@@ -42,9 +43,15 @@ pub trait Carrier {
 
 /// A carrier that takes the program's bytes where they are.
 pub trait PayloadCarrier<G: Gather>: Carrier {
-    /// Sends `payload` from byte `from` on, as [`Carrier::send`] does. How many bytes the kernel took.
+    /// Sends at most `most` bytes of `payload` from byte `from` on, as [`Carrier::send`] does. How many bytes the
+    /// kernel took.
     ///
     /// # Errors
     /// None were taken.
-    fn send_payload(&mut self, payload: &mut G, from: usize) -> Result<usize, CarrierError>;
+    fn send_payload(
+        &mut self,
+        payload: &mut G,
+        from: usize,
+        most: usize,
+    ) -> Result<usize, CarrierError>;
 }

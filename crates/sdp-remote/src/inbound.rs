@@ -167,8 +167,6 @@ pub struct Inbound {
     returned: Option<Returned>,
     /// The peer has ended its stream, and all of it was delivered: only the end is left on the carrier.
     is_over: bool,
-    /// The carrier's error, which a socket tells once: until the program was told.
-    failed: Option<i32>,
     /// The carrier is said to have something, and has not been found empty since.
     is_carrier_due: bool,
     counts: InboundCounts,
@@ -228,7 +226,6 @@ impl Inbound {
             has_disconnected: false,
             returned: None,
             is_over: false,
-            failed: None,
             is_carrier_due: false,
             counts: InboundCounts {
                 messages: 0,
@@ -524,10 +521,7 @@ impl Inbound {
                 Ok(0) => break,
                 Ok(len) => got += len,
                 Err(_) if got != 0 => break,
-                Err(error) => {
-                    self.failed = None;
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
             if is_peek {
                 break;
@@ -720,14 +714,10 @@ impl Inbound {
         Ok(())
     }
 
-    /// Keeps what the carrier said: who asked may not be the one to tell the program.
-    const fn heard(&mut self, error: CarrierError) -> RecvError {
-        let told = carrier_error(error);
-        self.is_carrier_due &= !matches!(told, RecvError::WouldBlock);
-        if let RecvError::Carrier(errno) = told {
-            self.failed = Some(errno);
-        }
-        told
+    /// A carrier that was found empty is not due any more.
+    const fn note_empty(&mut self, error: CarrierError) -> RecvError {
+        self.is_carrier_due &= !matches!(error, CarrierError::WouldBlock);
+        carrier_error(error)
     }
 
     /// Looks at what the kernel has; `room`: bytes of payload that may be taken. A marker in front is taken and judged.
@@ -737,12 +727,9 @@ impl Inbound {
         bytes: &mut [u8; LOOK + LOOK_AHEAD],
         room: usize,
     ) -> Result<Seen, RecvError> {
-        if let Some(errno) = self.failed {
-            return Err(RecvError::Carrier(errno));
-        }
         let ahead = room.saturating_add(LOOK_AHEAD);
         let into = bytes.get_mut(..ahead).unwrap_or_default();
-        let peeked = io.carrier.peek(into).map_err(|error| self.heard(error))?;
+        let peeked = io.carrier.peek(into).map_err(|error| self.note_empty(error))?;
         let seen = into.get(..peeked).unwrap_or_default();
         if seen.is_empty() {
             return Ok(Seen::End);
@@ -797,7 +784,7 @@ impl Inbound {
         io: &mut ReceiveContext<'_, R, C>,
     ) -> Result<Seen, RecvError> {
         let mut bytes = [0; MARKER_LEN];
-        let peeked = io.carrier.peek(&mut bytes).map_err(|error| self.heard(error))?;
+        let peeked = io.carrier.peek(&mut bytes).map_err(|error| self.note_empty(error))?;
         if peeked == 0 {
             return Ok(Seen::End);
         }

@@ -37,6 +37,8 @@ const LATE_NS: [u64; 2] = [10_000_000, 15_000_000];
 const LATE_DOUBLES: u32 = 6;
 
 /// Markers about the meeting and the other half that are to be written.
+/// Bytes of payload that end a record before a marker: few, so that a kernel that has room takes them all.
+const RECORD_MOST: usize = 1024;
 const SAY_PROOF: u8 = 1 << 0;
 const SAY_DEAD: u8 = 1 << 1;
 
@@ -61,7 +63,8 @@ pub struct SendContext<'a, T, C> {
 pub enum Wait {
     /// Room in the kernel's send buffer (`POLLOUT`).
     Carrier,
-    /// The kernel must put what it has into segments: look again after a millisecond.
+    /// The kernel must put what it has into segments: look again after a millisecond. Not of
+    /// [`Outbound::send`], whose payload can end the record.
     Segments,
     /// Credit, acknowledgement or completion: the completion channel wakes; call again at this time in any
     /// case, and the bytes go by the carrier.
@@ -402,7 +405,15 @@ impl Outbound {
         from: usize,
     ) -> Result<usize, SendError> {
         self.catch_up(io)?;
-        self.flush_owed(io)?;
+        match self.flush_owed(io) {
+            // No marker may be written where a record is not at its end, and payload can end it.
+            Err(SendError::Wait(Wait::Segments)) if payload.len() > from && !self.is_leaving() => {
+                return self.send_by_carrier(io, payload, from, RECORD_MOST);
+            }
+            // Nothing that this call has ends it.
+            Err(SendError::Wait(Wait::Segments)) => return Err(SendError::Wait(Wait::Return)),
+            flushed => flushed?,
+        }
         if payload.len() <= from {
             return Ok(0);
         }
@@ -410,6 +421,10 @@ impl Outbound {
             return Err(SendError::Wait(Wait::Return));
         }
         if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {
+            if !self.is_clean {
+                // What follows by the carrier, once the queue pair is lost, begins with a marker.
+                return self.send_by_carrier(io, payload, from, RECORD_MOST);
+            }
             self.switch(io)?;
         }
         if self.producer.lane() == Lane::Sdp {
@@ -420,11 +435,23 @@ impl Outbound {
             // The queue pair died, or there was no credit for too long.
             self.flush_owed(io)?;
         }
+        self.send_by_carrier(io, payload, from, usize::MAX)
+    }
+
+    /// Gives the kernel at most `most` bytes of `payload` from byte `from` on, and the end of a record behind them if it
+    /// takes them all.
+    fn send_by_carrier<T, G: Gather, C: PayloadCarrier<G>>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+        payload: &mut G,
+        from: usize,
+        most: usize,
+    ) -> Result<usize, SendError> {
         if self.producer.may_write().is_err() {
             return Err(SendError::Wait(Wait::Return));
         }
-        let left = payload.len() - from;
-        let sent = io.carrier.send_payload(payload, from).map_err(carrier_error)?.min(left);
+        let left = payload.len().saturating_sub(from).min(most);
+        let sent = io.carrier.send_payload(payload, from, most).map_err(carrier_error)?.min(left);
         self.is_clean = sent == left;
         self.producer.wrote(sent as u32);
         Ok(sent)

@@ -97,9 +97,14 @@ impl Gather for Text {
 }
 
 impl PayloadCarrier<Text> for Tcp {
-    fn send_payload(&mut self, payload: &mut Text, from: usize) -> Result<usize, CarrierError> {
+    fn send_payload(
+        &mut self,
+        payload: &mut Text,
+        from: usize,
+        most: usize,
+    ) -> Result<usize, CarrierError> {
         let position = payload.position + from as u64;
-        let bytes: Vec<u8> = (0..(payload.len - from) as u64)
+        let bytes: Vec<u8> = (0..(payload.len - from).min(most) as u64)
             .map(|n| byte_at(payload.stream, position + n))
             .collect();
         self.send([&bytes, &[]])

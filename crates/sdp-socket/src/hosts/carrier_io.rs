@@ -1,9 +1,6 @@
 //! The TCP socket of a connection between hosts, as [`sdp_remote`] wants it: calls that never wait.
 
-use core::{
-    cell::Cell,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use core::cell::Cell;
 
 use libc::{c_int, iovec, msghdr};
 use sdp_rdma::fabric::Gather;
@@ -11,25 +8,41 @@ use sdp_remote::{Carrier, CarrierError, PayloadCarrier};
 use sdp_sys::{errno::Errno, fd, kernel, sys};
 
 use crate::conn::{
-    carrier,
+    Conn, carrier,
     iovec::{Buffers, Payload},
 };
-
-/// The program's descriptor, or [`NOT_ASKED`].
-pub(super) struct Socket(pub(super) c_int);
 
 /// In the place of a descriptor whose kernel is not asked: it has nothing.
 pub(super) const NOT_ASKED: c_int = -1;
 
-/// Interruption cannot happen to a call that does not wait; it is tried again like a full buffer.
-fn told<T>(result: Result<T, Errno>) -> Result<T, CarrierError> {
-    result.map_err(|error| match error {
-        Errno::EAGAIN | Errno::EINTR => CarrierError::WouldBlock,
-        Errno(number) => CarrierError::Failed(number),
-    })
+/// The carrier of a connection. A kernel reports an error of its socket once, to whichever call asks first; the program is
+/// to hear of it in a call of its own. So what these calls hear is kept in the connection's pending error, and comes again
+/// until the program was told of it.
+pub(super) struct Socket<'a> {
+    /// The program's descriptor, or [`NOT_ASKED`].
+    fd: c_int,
+    conn: &'a Conn,
 }
 
-impl Carrier for Socket {
+impl<'a> Socket<'a> {
+    pub(super) const fn new(conn: &'a Conn, fd: c_int) -> Self {
+        Self { fd, conn }
+    }
+
+    /// Interruption cannot happen to a call that does not wait; it is tried again like a full buffer.
+    fn heard<T>(&self, result: Result<T, Errno>) -> Result<T, CarrierError> {
+        match result {
+            Ok(done) => return Ok(done),
+            Err(Errno::EAGAIN | Errno::EINTR) => return Err(CarrierError::WouldBlock),
+            Err(error) => keep_error(self.conn, error.0),
+        }
+        // Of a socket that has told its error, each further call says less.
+        let error = self.conn.pending_error().or(result.err()).unwrap_or(Errno::EPIPE);
+        Err(CarrierError::Failed(error.0))
+    }
+}
+
+impl Carrier for Socket<'_> {
     fn send(&mut self, pieces: [&[u8]; 2]) -> Result<usize, CarrierError> {
         let mut parts = pieces.map(|piece| iovec {
             iov_base: piece.as_ptr().cast_mut().cast(),
@@ -40,67 +53,42 @@ impl Carrier for Socket {
         message.msg_iovlen = parts.len();
         let flags = libc::MSG_EOR | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the message and the slices that it names outlive the call.
-        told(unsafe { sys!(libc::SYS_sendmsg, self.0, &raw const message, flags) })
+        self.heard(unsafe { sys!(libc::SYS_sendmsg, self.fd, &raw const message, flags) })
     }
 
     fn peek(&mut self, into: &mut [u8]) -> Result<usize, CarrierError> {
-        if self.0 == NOT_ASKED {
+        if self.fd == NOT_ASKED {
             return Err(CarrierError::WouldBlock);
         }
-        told(fd::receive(self.0, into, libc::MSG_PEEK | libc::MSG_DONTWAIT))
+        let peeked = fd::receive(self.fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        match (peeked, self.conn.pending_error()) {
+            (Ok(0), Some(Errno(number))) => Err(CarrierError::Failed(number)),
+            (peeked, _) => self.heard(peeked),
+        }
     }
 
     fn discard(&mut self, len: usize) -> Result<usize, CarrierError> {
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         // SAFETY: with MSG_TRUNC a TCP socket writes nothing.
-        told(unsafe { sys!(libc::SYS_recvfrom, self.0, 0, len, flags, 0, 0) })
+        self.heard(unsafe { sys!(libc::SYS_recvfrom, self.fd, 0, len, flags, 0, 0) })
     }
 
     fn unsent(&mut self) -> Result<usize, CarrierError> {
         let mut count: c_int = 0;
-        told(kernel::unsegmented_bytes(self.0, &mut count))?;
-        if count != 0 && carrier::tcp_state(self.0) == carrier::TCP_CLOSE {
+        self.heard(kernel::unsegmented_bytes(self.fd, &mut count))?;
+        if count != 0 && carrier::tcp_state(self.fd) == carrier::TCP_CLOSE {
             // It will never be sent: the connection was reset.
-            return Err(CarrierError::Failed(libc::EPIPE));
+            return self.heard(Err(Errno::EPIPE));
         }
         Ok(usize::try_from(count).unwrap_or(0))
     }
 }
 
-/// How a program that does not block hears that a marker can be written: that waits until the kernel has put all it has into
-/// segments, which is no edge of `POLLOUT`. Meanwhile the carrier counts as writable only when nothing is unsent.
-#[derive(Debug)]
-pub(super) struct UntilSent {
-    /// The program's `TCP_NOTSENT_LOWAT` + 1, while ours is in its place; 0: it is not.
-    saved: AtomicU64,
-}
-
-impl UntilSent {
-    /// The kernel tells when nothing is unsent. True: so it is now.
-    pub(super) fn begin(&self, fd: c_int) -> bool {
-        if self.saved.load(Ordering::Relaxed) == 0 {
-            let option = fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
-            let Ok(value) = option else { return false };
-            self.saved.store(u64::from(value.cast_unsigned()) + 1, Ordering::Relaxed);
-            let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 1);
-        }
-        // Who is told "not writable" by the kernel is told the edge.
-        carrier::readiness(fd, libc::POLLOUT) != 0
-    }
-
-    /// The program's own setting is in force again.
-    #[inline]
-    pub(super) fn end(&self, fd: c_int) {
-        if self.saved.load(Ordering::Relaxed) != 0 {
-            let value = self.saved.swap(0, Ordering::Relaxed).saturating_sub(1) as u32;
-            let value = value.cast_signed();
-            let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value);
-        }
-    }
-
-    /// Of a new connection.
-    pub(super) fn reset(&self) {
-        self.saved.store(0, Ordering::Relaxed);
+/// Keeps what the carrier has reported, for the program's next call. Not that the program may send no more: the kernel
+/// says so each time.
+pub(super) fn keep_error(conn: &Conn, errno: i32) {
+    if errno != libc::EPIPE {
+        conn.set_pending_error(Errno(errno));
     }
 }
 
@@ -119,11 +107,16 @@ impl Gather for Vector {
     }
 }
 
-impl PayloadCarrier<Vector> for Socket {
-    fn send_payload(&mut self, payload: &mut Vector, from: usize) -> Result<usize, CarrierError> {
+impl PayloadCarrier<Vector> for Socket<'_> {
+    fn send_payload(
+        &mut self,
+        payload: &mut Vector,
+        from: usize,
+        most: usize,
+    ) -> Result<usize, CarrierError> {
         let mut walk = payload.0;
         walk.advance(from);
-        told(carrier::send(self.0, &walk, usize::MAX, libc::MSG_EOR))
+        self.heard(carrier::send(self.fd, &walk, most, libc::MSG_EOR))
     }
 }
 

@@ -10,7 +10,7 @@ use sdp_sys::{fd, section, time::monotonic_ns};
 
 use super::{
     Found, IN_USE,
-    carrier_io::Socket,
+    carrier_io::{Socket, keep_error},
     device,
     forked::{self, Copied, Use},
     is_guarded, let_go, look,
@@ -231,7 +231,7 @@ fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveErro
                 return Some(Ok(Leaving::Done));
             }
             let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
-            let mut socket = Socket(fd);
+            let mut socket = Socket::new(conn, fd);
             let mut io = pair.context(None, &mut socket, ring);
             Some(match copied {
                 Some(rx) => sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io),
@@ -303,11 +303,11 @@ pub(super) fn answer(conn: &Conn, pair: &Pair) {
         let Some(outbound) = outbound.as_mut().filter(is_due) else {
             return;
         };
-        let mut socket = Socket(fd);
+        let mut socket = Socket::new(conn, fd);
         let mut io = pair.context(None, &mut socket, ring);
         // What is left is written by the next call.
         if let Err(SendError::Carrier(errno)) = outbound.flush(&mut io) {
-            super::keep_error(conn, errno);
+            keep_error(conn, errno);
         }
     });
 }
@@ -315,7 +315,7 @@ pub(super) fn answer(conn: &Conn, pair: &Pair) {
 /// What the peer gave back is taken, so that it can be sent again: under the receiving half's lock. True: look again.
 pub(super) fn take_return(conn: &Conn, pair: &Pair, inbound: &mut Inbound, fd: c_int) -> bool {
     let taken = pair.sending(conn, |Sending { outbound, .. }, ring| {
-        let mut socket = Socket(fd);
+        let mut socket = Socket::new(conn, fd);
         let outbound = outbound.as_mut()?;
         let taken = sdp_remote::take_return(outbound, inbound, &mut socket, &pair.shared, ring);
         Some(taken.is_ok())

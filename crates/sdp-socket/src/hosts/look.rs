@@ -63,7 +63,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         if pair.is_plain() {
             return look_plainly(conn, fd);
         }
-        let mut socket = Socket(fd);
+        let mut socket = Socket::new(conn, fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut found = inbound.look(&mut io);
         if inbound.has_return() && take_return(conn, pair, inbound, fd) {
@@ -156,7 +156,7 @@ pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let fd = conn::number_of(conn)?;
     let count = pair.receiving_for(conn, Use::Call, |Receiving { inbound, rx, .. }| {
         let inbound = inbound.as_mut().filter(|inbound| !inbound.is_plain())?;
-        let mut socket = Socket(fd);
+        let mut socket = Socket::new(conn, fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         Some(match inbound.look(&mut io) {
             Ok(Readable::Bytes(n)) => n,

@@ -51,7 +51,7 @@ mod show;
 mod watch;
 
 use awake::{Road, receive_or_pause};
-use carrier_io::{NOT_ASKED, Socket, Vector};
+use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, left};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
@@ -165,13 +165,17 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         if conn.has(flag::HOSTILE) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
+        if done == 0
+            && let Some(pending) = conn.take_pending_error()
+        {
+            return Err(pending);
+        }
         let Some((_, pair)) = place(conn) else {
             return rest_by_kernel(conn, buffers, flags, Half::Send, done);
         };
         if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
-        pair.until_sent.end(conn.fd());
         // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, may_wait);
@@ -195,11 +199,13 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
                 }
                 return Ok(done);
             }
-            Err(SendError::Carrier(libc::EPIPE)) => {
-                let pending = conn.take_pending_error();
-                return Err(pending.unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
+            Err(SendError::Carrier(errno)) => {
+                return Err(match (conn.take_pending_error(), errno) {
+                    (Some(pending), _) => pending,
+                    (None, libc::EPIPE) => raise_pipe(conn.open_fd(), flags),
+                    (None, _) => Errno(errno),
+                });
             }
-            Err(SendError::Carrier(errno)) => return Err(Errno(errno)),
             Err(SendError::Broken(_)) => {
                 reset(conn);
                 return Err(Errno::ECONNRESET);
@@ -207,9 +213,6 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !may_wait() {
-            if blocked == Wait::Segments && pair.until_sent.begin(conn.fd()) {
-                continue;
-            }
             // Nobody could tell the program of the RETURN that ends this, and it is on its way.
             if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
@@ -371,7 +374,7 @@ fn send_once(
             count(conn, Direction::Send, StatsLane::Kernel, n);
             return Ok(n);
         };
-        let mut socket = Socket(conn.fd());
+        let mut socket = Socket::new(conn, conn.fd());
         let mut payload = Vector(vector);
         let (before, was_on_sdp) = (outbound.counts(), outbound.is_on_sdp());
         let mut io = pair.context(tx.as_mut(), &mut socket, ring);
@@ -403,9 +406,6 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
     let wanted = buffers.left();
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
-    if let Some(e) = conn.take_pending_error() {
-        return Err(e);
-    }
     let peeks = flags & libc::MSG_PEEK != 0;
     let mut deadline: Option<Option<u64>> = None;
     let mut is_cut = false;
@@ -424,6 +424,13 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         let received = receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun);
         let bound = look_around(conn);
         let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
+        // What has arrived comes before an error.
+        let received = match (received, conn.pending_error()) {
+            (Ok(0) | Err(RecvError::WouldBlock | RecvError::Cut { .. }), Some(pending)) => {
+                Err(RecvError::Carrier(pending.0))
+            }
+            (received, _) => received,
+        };
         match received {
             Ok(0) => return Ok(got),
             Ok(n) => {
@@ -442,7 +449,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             }
             Err(error) if got > 0 => {
                 if let RecvError::Carrier(errno) = error {
-                    conn.set_pending_error(Errno(errno));
+                    keep_error(conn, errno);
                 }
                 return Ok(got);
             }
@@ -450,7 +457,9 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 conn.set(flag::RESET_TOLD | flag::PEER_GONE);
                 return Err(Errno::ECONNRESET);
             }
-            Err(RecvError::Carrier(errno)) => return Err(Errno(errno)),
+            Err(RecvError::Carrier(errno)) => {
+                return Err(conn.take_pending_error().unwrap_or(Errno(errno)));
+            }
             Err(RecvError::Broken(_)) => {
                 reset(conn);
                 return Err(Errno::ECONNRESET);
@@ -551,7 +560,7 @@ fn receive_once(
             inbound.expect_carrier();
         }
         let is_asked = road == Road::Both || !inbound.is_carrier_left_alone();
-        let mut socket = Socket(if is_asked { conn.fd() } else { NOT_ASKED });
+        let mut socket = Socket::new(conn, if is_asked { conn.fd() } else { NOT_ASKED });
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut seen = *buffers;
         let landing = if peeks { &mut seen } else { &mut *buffers };
@@ -638,13 +647,6 @@ fn look_around(conn: &Conn) -> Option<u64> {
     tend(conn, pair)
 }
 
-/// A socket tells of its error once, and told it to the library: the program hears of it in its next call.
-fn keep_error(conn: &Conn, errno: i32) {
-    if errno != libc::EPIPE {
-        conn.set_pending_error(Errno(errno));
-    }
-}
-
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     if pair.is_plain() {
         return None;
@@ -661,7 +663,7 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
             outbound.invite();
         }
         let was_on_sdp = outbound.is_on_sdp();
-        let mut socket = Socket(fd);
+        let mut socket = Socket::new(conn, fd);
         let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let next = outbound.tend(&mut io);
         note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
@@ -732,7 +734,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
             let outbound = outbound.as_mut()?;
             // The end of a direction, by the carrier: no demotion that anybody could do something about.
             outbound.to_kernel();
-            let mut socket = Socket(fd);
+            let mut socket = Socket::new(conn, fd);
             let mut io = pair.context(tx.as_mut(), &mut socket, ring);
             Some(outbound.flush(&mut io))
         });

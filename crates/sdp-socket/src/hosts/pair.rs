@@ -16,7 +16,7 @@ use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, SendContext
 use sdp_sys::{section, time::monotonic_ns};
 
 use super::{
-    carrier_io::{Socket, UntilSent},
+    carrier_io::Socket,
     forked::{self, Use},
     watch::Watch,
 };
@@ -111,8 +111,6 @@ pub(super) struct Pair {
     pub(super) is_shut: AtomicBool,
     /// Who notices a message that is lost.
     pub(super) watch: Watch,
-    /// A sender that does not block waits for the kernel to have sent everything.
-    pub(super) until_sent: UntilSent,
     /// The kernel told a wait that the carrier has something; no receive call has heard of it.
     pub(super) is_carrier_due: AtomicBool,
     /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
@@ -217,7 +215,6 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.watch.begin();
         pair.is_waited_for.store(false, Ordering::Relaxed);
         pair.is_carrier_due.store(false, Ordering::Relaxed);
-        pair.until_sent.reset();
         TOP.fetch_max(number as u32 + 1, Ordering::Release);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
@@ -319,12 +316,12 @@ impl Pair {
     }
 
     /// What a call on the sending half works with. Its lock is the caller's.
-    pub(super) fn context<'a>(
+    pub(super) fn context<'a, 'conn>(
         &'a self,
         tx: Option<&'a mut VerbsTx>,
-        carrier: &'a mut Socket,
+        carrier: &'a mut Socket<'conn>,
         ring: &'a mut [u8],
-    ) -> SendContext<'a, VerbsTx, Socket> {
+    ) -> SendContext<'a, VerbsTx, Socket<'conn>> {
         SendContext { tx, carrier, ring, shared: &self.shared, now: monotonic_ns() }
     }
 

@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         let mut buffers = unsafe { Buffers::new(&part, 1) }.ok_or(Errno::EINVAL)?;
         let mut landing = Landing { buffers: &mut buffers, discard: false };
         let got = self.pair.receiving(self.conn, |Receiving { inbound, rx, .. }| {
-            let mut socket = Socket(self.fd);
+            let mut socket = Socket::new(self.conn, self.fd);
             let shared = &self.pair.shared;
             let rx: Option<&mut VerbsRx> = rx.as_mut();
             let mut io = ReceiveContext { rx, carrier: &mut socket, shared };
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         // SAFETY: one element, and what it names outlives the call, which only reads.
         let buffers = unsafe { Buffers::new(&part, 1) }.ok_or(Errno::EINVAL)?;
         let sent = self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
-            let mut socket = Socket(self.fd);
+            let mut socket = Socket::new(self.conn, self.fd);
             let mut io = self.pair.context(None, &mut socket, ring);
             Some(outbound.as_mut()?.send(&mut io, &mut Vector(buffers), 0))
         });
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
         let tended = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
             self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
-                let mut socket = Socket(self.fd);
+                let mut socket = Socket::new(self.conn, self.fd);
                 let mut io = self.pair.context(None, &mut socket, ring);
                 let leaving = sdp_remote::tend_reader(outbound, inbound, &mut io).ok()?;
                 Some((leaving, outbound.may_end()))

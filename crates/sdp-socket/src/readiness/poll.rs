@@ -628,6 +628,9 @@ fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
         }
     }
     entry.revents &= entry.events | OVER;
+    if conn.has_pending_error() && hosts::is_guarded(conn) {
+        entry.revents |= libc::POLLERR; // the library has taken it from the kernel
+    }
     if !wants_bytes(entry) {
         return;
     }

@@ -149,7 +149,7 @@ pub fn get(level: c_int, name: c_int) -> Verdict {
 }
 
 /// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
-/// receive call tells it again.
+/// receive call tells it again. What the kernel has told the library alone is told in its place.
 ///
 /// # Safety
 /// The kernel has written to `value`, as many bytes as `len` says.
@@ -157,19 +157,28 @@ pub unsafe fn told(
     fd: c_int,
     level: c_int,
     name: c_int,
-    value: *const c_void,
+    value: *mut c_void,
     len: *const socklen_t,
 ) {
-    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
+    if (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) || !process::is_ours() {
         return;
     }
     // SAFETY: the caller's.
-    if unsafe { *len } as usize >= size_of::<c_int>()
-        // SAFETY: the kernel has written as much.
-        && let error @ 1.. = unsafe { value.cast::<c_int>().read_unaligned() }
-        && process::is_ours()
-        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
+    if (unsafe { *len } as usize) < size_of::<c_int>() {
+        return;
+    }
+    let Some(conn) = ConnGuard::new(fd, Half::Receive) else { return };
+    let value = value.cast::<c_int>();
+    // SAFETY: the kernel has written as much.
+    let mut error = unsafe { value.read_unaligned() };
+    if error == 0
+        && let Some(pending) = conn.take_pending_error()
     {
+        error = pending.0;
+        // SAFETY: as much as the kernel has written.
+        unsafe { value.write_unaligned(error) };
+    }
+    if error != 0 {
         conn.note_told(Errno(error));
     }
 }

@@ -194,6 +194,12 @@ impl Conn {
         self.pending_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
+    /// The error that waits to be reported.
+    pub(crate) fn pending_error(&self) -> Option<Errno> {
+        let pending = self.pending_error.load(Ordering::Relaxed);
+        (pending != 0).then_some(Errno(pending as i32))
+    }
+
     /// Whether an error waits to be reported.
     #[inline]
     pub(crate) fn has_pending_error(&self) -> bool {

@@ -865,6 +865,9 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             m.push_ready(at);
         }
     }
+    if events & libc::EPOLLHUP as u32 != 0 && conn.has_pending_error() && hosts::is_guarded(conn) {
+        pass |= libc::EPOLLERR as u32; // the library has taken it from the kernel
+    }
     conn.release(Half::Receive);
     pass & (reg.events | ALWAYS)
 }
