@@ -16,6 +16,8 @@ use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 
 use crate::{Carrier, CarrierError, Met, Outbound, Reason, Shared};
 
+mod ahead;
+
 /// Messages in an inbox. What is beyond stays with the fabric, unacknowledged.
 const INBOX: usize = 64;
 /// Meetings whose markers may still come on the carrier. One more attempt that came to nothing, and no new one is made.

@@ -221,6 +221,12 @@ impl End {
         self.outbound.tend(&mut io)
     }
 
+    pub(crate) fn readable(&mut self) -> u64 {
+        let mut io =
+            ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
+        self.inbound.readable(&mut io, &mut vec![0; 1 << 20])
+    }
+
     pub(crate) fn recv(&mut self, room: usize, is_peek: bool) -> Result<usize, RecvError> {
         let mut check = Check { stream: self.stream_in, position: self.received, room };
         let mut io =

@@ -17,11 +17,15 @@ use super::{
 use crate::{
     conn::{self, Conn, ConnGuard, Half, carrier, flag},
     datapath::wait,
+    process,
     wake::{call_guard::CallGuard, doorbell, spin},
 };
 
 /// How long a reader waits for the end of a queue pair whose carrier has ended.
 const CUT_NS: u64 = 1_000_000_000;
+/// Bytes of the carrier that FIONREAD counts at most, and without a mapping.
+const COUNTED_MOST: u64 = 8 << 20;
+const COUNTED_FEW: usize = 4096;
 /// How often, and how long apart, one looks whether another thread has done with the receiving half.
 const BUSY_LOOKS: u32 = 1000;
 const BUSY_SLEEP_NS: i64 = 100_000;
@@ -145,23 +149,30 @@ pub(crate) fn expect_carrier(conn: &Conn) {
     }
 }
 
-/// Payload bytes that a receive would find, for FIONREAD: no marker among them, and only those that come by one road, of the
-/// carrier as many as one look shows. `None`: what the kernel has is all. A program that reads so many and then waits for an
-/// edge is told of the rest: the next wait looks here again.
+/// Payload bytes that receive calls would find, for FIONREAD: by both roads, and no marker among them. `None`: what the
+/// kernel has is all. A program that reads so many and then waits for an edge is told of what came meanwhile: the next wait
+/// looks here again.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
     if !claim(conn, pair, Use::Call) || pair.is_plain() {
         return None;
     }
     let fd = conn::number_of(conn)?;
+    // A marker is never cut off: it is whole in the kernel.
+    let in_kernel = carrier::queued(fd).map_or(0, |n| n.min(COUNTED_MOST)) as usize;
+    let mut few = [0; COUNTED_FEW];
+    let mut many;
+    let scratch = if in_kernel <= few.len() {
+        &mut few[..]
+    } else {
+        many = process::Fresh::private(in_kernel);
+        many.as_mut().map_or(&mut few[..], |many| many.bytes())
+    };
     let count = pair.receiving_for(conn, Use::Call, |Receiving { inbound, rx, .. }| {
         let inbound = inbound.as_mut().filter(|inbound| !inbound.is_plain())?;
         let mut socket = Socket::new(conn, fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
-        Some(match inbound.look(&mut io) {
-            Ok(Readable::Bytes(n)) => n,
-            Ok(Readable::Nothing | Readable::End) | Err(_) => 0,
-        })
+        Some(inbound.readable(&mut io, scratch))
     })??;
     doorbell::signal_self(conn.index());
     Some(count)

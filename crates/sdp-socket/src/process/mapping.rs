@@ -45,6 +45,12 @@ impl Fresh {
         self.base
     }
 
+    /// All of it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: a mapping of that size for reading and writing, which nobody else knows.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
     /// It lasts from here on, and all that get the address may use it.
     pub(crate) fn keep(self) -> NonNull<u8> {
         ManuallyDrop::new(self).base

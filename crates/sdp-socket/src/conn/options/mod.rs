@@ -168,15 +168,14 @@ pub unsafe fn told(
         return;
     }
     let Some(conn) = ConnGuard::new(fd, Half::Receive) else { return };
-    let value = value.cast::<c_int>();
-    // SAFETY: the kernel has written as much.
-    let mut error = unsafe { value.read_unaligned() };
+    // SAFETY: the kernel has written as many bytes, which the program has lent to this call.
+    let value = unsafe { &mut *value.cast::<[u8; size_of::<c_int>()]>() };
+    let mut error = c_int::from_ne_bytes(*value);
     if error == 0
         && let Some(pending) = conn.take_pending_error()
     {
         error = pending.0;
-        // SAFETY: as much as the kernel has written.
-        unsafe { value.write_unaligned(error) };
+        *value = error.to_ne_bytes();
     }
     if error != 0 {
         conn.note_told(Errno(error));

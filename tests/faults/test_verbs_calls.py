@@ -1,4 +1,4 @@
-"""The other end, on another host, resets a connection that has a queue pair: each call says what it says over TCP.
+"""Connections between hosts: each call says what it says over TCP, behind a reset and of bytes that nobody has read.
 
 The devices are stand-ins (`test_verbs.py`).
 """
@@ -12,7 +12,7 @@ from .test_verbs import ADDRESSES, LIMIT_S, PORT, built, by_sdp, hosts, pytestma
 
 __all__ = ["built", "hosts", "pytestmark"]
 
-RESETS = Path(__file__).resolve().parent / "programs" / "resets.py"
+PROGRAM = Path(__file__).resolve().parent / "programs" / "told.py"
 CALLS = [
     "recv recv send send",
     "poll send send recv",
@@ -27,7 +27,7 @@ CALLS = [
 
 def said(hosts, fabrics, size):
     """What the calls of the client say, and both reports."""
-    how = {"program": RESETS, "settings": (f"fabrics={fabrics}",)}
+    how = {"program": PROGRAM, "settings": (f"fabrics={fabrics}",)}
     server = hosts.start(0, "server", "serve", PORT, size, len(CALLS), **how)
     hosts.listens()
     client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, size, *CALLS, **how)
@@ -44,3 +44,17 @@ def test_each_call_says_what_it_says_over_tcp(hosts, size):
     by_queue_pair, reports = said(hosts, "shm,verbs", size)
     assert all(by_sdp(report) > len(CALLS) * 50 for report in reports), reports
     assert by_queue_pair == by_tcp
+
+
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_a_program_that_waits_for_fionread(hosts, size):
+    """More than the peer has credit for comes by both roads."""
+    server = hosts.start(0, "server", "wait", PORT, size, program=PROGRAM)
+    hosts.listens()
+    client = hosts.start(1, "client", "push", ADDRESSES[0], PORT, size, program=PROGRAM)
+    out, failed = server.communicate(timeout=LIMIT_S)
+    assert (server.returncode, out, failed) == (0, f"{size}\n{size}\n", "")
+    assert client.wait(LIMIT_S) == 0
+    for name in ("server", "client"):
+        report = json.loads((hosts.path / f"{name}.json").read_text())
+        assert by_sdp(report) > 500, report

@@ -1,8 +1,10 @@
 """Connections between two ends, one of which resets them; what each call of the other end then says.
 
-    resets.py serve PORT BYTES COUNT         sends BYTES on each of COUNT, which are not read, and resets them
-    resets.py ask ADDRESS PORT BYTES CALLS…  a connection for each CALLS; makes them behind its reset, and prints what
+    told.py serve PORT BYTES COUNT         sends BYTES on each of COUNT, which are not read, and resets them
+    told.py ask ADDRESS PORT BYTES CALLS…  a connection for each CALLS; makes them behind its reset, and prints what
                                              each says
+    told.py wait PORT BYTES                waits until BYTES can be read, by FIONREAD, before it reads
+    told.py push ADDRESS PORT BYTES        sends them, and waits for the end
 """
 
 import errno
@@ -15,7 +17,7 @@ import sys
 import termios
 import time
 
-ROUNDS, NAP_S = 100, 0.005
+ROUNDS, NAP_S, WAIT_S = 100, 0.005, 10
 LINGER = struct.pack("ii", 1, 0)
 POLL = {"IN": select.POLLIN, "OUT": select.POLLOUT, "ERR": select.POLLERR, "HUP": select.POLLHUP, "RDHUP": select.POLLRDHUP}
 
@@ -86,8 +88,32 @@ def ask(address, port, size, *each):
             pipes.clear()
 
 
+def wait(port, size):
+    with socket.create_server(("", port)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * size)
+        peer, _ = listener.accept()
+    exchange([peer], False)
+    end = time.monotonic() + WAIT_S
+    while call(peer, "count") < size and time.monotonic() < end:
+        time.sleep(NAP_S)
+    print(call(peer, "count"))
+    print(len(peer.recv(2 * size, socket.MSG_WAITALL)))
+
+
+def push(address, port, size):
+    peer = socket.create_connection((address, port))
+    exchange([peer], True)
+    peer.sendall(bytes(size))
+    peer.shutdown(socket.SHUT_WR)
+    peer.recv(1)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
+    if sys.argv[1] == "wait":
+        wait(*map(int, sys.argv[2:]))
+    elif sys.argv[1] == "push":
+        push(sys.argv[2], *map(int, sys.argv[3:]))
+    elif sys.argv[1] == "serve":
         serve(*map(int, sys.argv[2:]))
     else:
         ask(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
