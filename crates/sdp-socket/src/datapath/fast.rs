@@ -2,12 +2,14 @@
 //!
 //! Called by `api` for one buffer, and by [`super::receive`], before anything of the slow path.
 //!
-//! One buffer, a half that is on the SDP lane with no switch pending, plain Data messages that lie in the
-//! ring in one piece, nobody asleep: then a call is a lock, a few words of state, a copy and a store.
+//! The call has one buffer, the half is on the SDP lane with no switch pending, plain Data messages
+//! lie in the ring in one piece, and no thread sleeps: then a call is a lock, a few words of state,
+//! a copy and a store.
 //! [`crate::datapath::send`] and [`crate::datapath::receive`] try this first. Whatever is not that simple, or does not look
 //! right, is refused here *before* anything has changed, and left to them; nothing is decided here.
 //!
-//! What differs from the slow path is only how often the other end's cache lines are touched:
+//! The fast path differs from the slow path only in how often it touches the other end's cache
+//! lines:
 //!
 //! * The consumer remembers how far the ring was published and no switch was pending when it last
 //!   looked (the *seen tail*), and looks again when it has read that far. An entry written later
@@ -62,7 +64,8 @@ const LOOK_BELOW: u64 = 256;
 const LOOK_EVERY: u64 = 1024;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 
-/// A half's lock, held. Without a locked instruction where nobody could be a rival.
+/// A half's lock, held. Takes no locked instruction where no other thread or process can want the
+/// lock.
 struct Held<'a> {
     word: &'a AtomicU32,
     alone: bool,
@@ -73,7 +76,8 @@ impl<'a> Held<'a> {
     fn take(word: &'a AtomicU32, alone: bool) -> Option<Self> {
         let pid = process::pid();
         let taken = if alone { lock::try_lock_alone(word, pid) } else { lock::try_lock(word, pid) };
-        // Not `then_some`: a value that is made and dropped would release what another thread holds.
+        // Not `then_some`: dropping the value that it makes in vain would release a lock that
+        // another thread holds.
         if taken { Some(Self { word, alone }) } else { None }
     }
 }
@@ -96,7 +100,7 @@ struct InUse {
     _held: Option<ConnGuard>,
     segment: Segment,
     row: &'static Row,
-    /// Nobody can be a rival for its locks.
+    /// No other thread or process can want its locks.
     alone: bool,
 }
 
@@ -140,7 +144,7 @@ pub(crate) fn may_apply(fd: c_int) -> bool {
     }
 }
 
-/// What became of a receive.
+/// The outcome of a receive.
 pub(crate) enum Received {
     /// This many bytes; nothing more is to be had, or wanted.
     Done(usize),
@@ -259,7 +263,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         }
         None => spin::reached(conn, false),
     }
-    // A slow sender tells at every message where it runs, a fast one now and then.
+    // A slow sender stores the number of its CPU at every message, a fast one now and then.
     if looks_around {
         let cpu = crate::wake::spin::this_cpu();
         let end = segment.end(side);
@@ -301,8 +305,9 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
 }
 
 /// Whether everything that the reader of a stream saw has been read, and it is not yet to look
-/// again. Without the lock: a hint. The seen tail counts as reached where the slow path forgot it,
-/// whatever it saw: in this process it ends this, another one's would not be noticed.
+/// again. Without the lock: a hint. Where the slow path forgot the seen tail, the tail counts as
+/// reached: in this process this ends the wait, and this process would not notice what another one
+/// has seen.
 fn is_left_alone(used: &InUse) -> bool {
     let word = |i: usize| used.row.sink.words.get(i).map_or(0, |word| word.load(Ordering::Relaxed));
     let (message, _) = words::message_in(word(words::CURRENT));
@@ -445,7 +450,8 @@ pub(crate) fn forget_seen_tail(words: &[AtomicU64], lines: &HalfLines) {
     put(seen_tail, at);
 }
 
-/// Whether a call with these flags may try this way: they change nothing for a call that need not wait.
+/// Whether a call with these flags may try the fast path: they change nothing for a call that need
+/// not wait.
 pub(crate) const fn is_simple(flags: c_int) -> bool {
     const HARMLESS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
     flags & !HARMLESS == 0

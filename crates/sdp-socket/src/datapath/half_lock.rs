@@ -32,7 +32,7 @@ fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
     match lock::lock(word, process::pid()) {
         Acquired::Clean => Ok(false),
         Acquired::TakenOver => Ok(true),
-        // It stays its owner's, who may be in the middle of something.
+        // The lock stays with its owner, which may be in the middle of an operation.
         Acquired::Overdue => {
             conn.set(flag::OVERDUE);
             reset(conn);
@@ -41,10 +41,12 @@ fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
     }
 }
 
-/// Looks at a half's lock that is taken, before [`try_enter`] without patience gives up.
+/// How often [`try_enter`] without a timeout looks at a half's lock that is taken, before it gives
+/// up.
 const LOOKS: u32 = 200;
 
-/// How long [`try_enter`] with patience waits: once, until a dead owner is asked for.
+/// How long [`try_enter`] with a timeout waits before it asks whether the owner is dead; it asks
+/// once.
 const TURN_NS: u64 = 5_000_000;
 
 /// [`enter`] for one who can come back later. `None`: not now. Only with `patience` does it sleep, and succeed a dead owner.

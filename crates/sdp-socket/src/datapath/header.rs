@@ -1,4 +1,5 @@
-//! Message headers: what the kernel says of them, and what only it can put into them.
+//! Message headers: what the kernel reports in them, and control data, which only the kernel can
+//! carry out.
 //!
 //! Called by `api`, before a message is sent or received.
 
@@ -15,8 +16,9 @@ use crate::conn::{
     words::{self, SDP_BIT},
 };
 
-/// Whether all that will ever be received, or sent, goes through the TCP socket, and nothing is left in the ring before it.
-/// Then what the kernel adds to bytes, or knows of them beside, is the kernel's to tell, and control data its to obey.
+/// Whether all that will ever be received, or sent, goes through the TCP socket, and nothing is
+/// left in the ring before it. Then the kernel reports what it adds to the bytes or knows beside
+/// them, and obeys control data.
 ///
 /// Without the half's lock: from a lane that is left for good nothing leads back, and one word says which lane it is and
 /// how many switches there were before.
@@ -53,7 +55,7 @@ impl Header {
         NonNull::new(header.cast_mut()).map(Self)
     }
 
-    /// What it says.
+    /// The program's header, copied.
     fn read(self) -> msghdr {
         // SAFETY: readable, by the contract of `new`.
         unsafe { self.0.read() }
@@ -82,8 +84,9 @@ pub(crate) fn has_control(header: Option<Header>) -> bool {
     header.is_some_and(|header| header.control_len() != 0)
 }
 
-/// Why the kernel refuses a message whatever its bytes are: too many buffers, control data, a length of the address, a
-/// flag. What it accepts of these means nothing to a lane.
+/// The error with which the kernel refuses a message, whatever its bytes are: too many buffers,
+/// control data, a length of the address, a flag. Those of these that it accepts mean nothing to a
+/// lane.
 pub(crate) fn refused(fd: c_int, header: Option<Header>, flags: c_int) -> Option<Errno> {
     let mut header = header?.read();
     if flags & MSG_CMSG_COMPAT != 0 {
@@ -98,9 +101,10 @@ pub(crate) fn refused(fd: c_int, header: Option<Header>, flags: c_int) -> Option
     }
     header.msg_iovlen = 0;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: a header without buffers, so that no byte is sent; the kernel looks at what it points to.
+    // SAFETY: a header without buffers, so that no byte is sent; the kernel checks the addresses in
+    // it.
     let asked = unsafe { sys!(libc::SYS_sendmsg, fd, &raw const header, flags) };
-    // An end is found, and told, by the send itself.
+    // The send itself finds that the connection has ended, and reports it.
     asked.err().filter(|e| *e != Errno::EPIPE)
 }
 

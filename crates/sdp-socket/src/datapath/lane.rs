@@ -100,10 +100,10 @@ impl SourceState {
         Ok(true)
     }
 
-    /// Writes the entry that enters the SDP lane, unless the consumer has ended that for good (L10). The
-    /// gate is held: the consumer takes its trust back before it takes the gate, so that either it finds
-    /// the section and ends it, or we find that there is no trust any more. What was seen before the gate
-    /// was ours says nothing.
+    /// Writes the entry that enters the SDP lane, unless the consumer has ended that for good
+    /// (L10). The gate is held: the consumer takes its trust back before it takes the gate, so that
+    /// either it finds the section and ends it, or we find that there is no trust any more. A
+    /// reading from before this end held the gate proves nothing.
     #[must_use]
     pub(crate) fn enter(&mut self, half: AnyHalf<'_>) -> bool {
         let is_trusted = half.trust() != Trust::No;
@@ -151,9 +151,10 @@ pub(crate) struct SinkState {
     pub(crate) followed: u32,
     /// Bytes read from the kernel: valid on the SDP lane, and everywhere once `is_counted`.
     pub(crate) carrier_read: u64,
-    /// Every byte read from the kernel is counted, because all readers come through the library. It is
-    /// so from before the first switch to the SDP lane: asking the kernel is wrong by one where a
-    /// connection ended in a way that does not tell whether its FIN was counted.
+    /// Every byte read from the kernel is counted, because all readers come through the library.
+    /// Counting has to begin before the first switch to the SDP lane: the kernel's own count is
+    /// wrong by one where a connection ended in a way that does not show whether its FIN was
+    /// counted.
     pub(crate) is_counted: bool,
     /// The message at the head of the ring that has been read in part: its length in bytes, and the
     /// part delivered. Length 0: none.
@@ -180,7 +181,7 @@ impl SinkState {
         if words::head_in(current) != head as u32 || current_offset > current_len {
             return Err(Broken);
         }
-        // What it frees it publishes when that is written down.
+        // The receive queue publishes the room that it frees when the state is stored.
         let rx = link.open_rx(half, head, current_len)?;
         fast::forget_seen_tail(words, link.segment().half(half));
         let engine = Sink::from_words(&load_engine(words)?).map_err(|_| Broken)?;
@@ -225,8 +226,8 @@ impl SinkState {
         }
     }
 
-    /// Begins to count what is read from the kernel. The caller excludes readers that bypass the library
-    /// from here on. `false` when the position cannot be told any more.
+    /// Begins to count the bytes read from the kernel. The caller excludes readers that bypass the
+    /// library from here on. `false` when the position cannot be known any more.
     pub(crate) fn begin_counting(&mut self, fd: c_int) -> bool {
         if self.is_counted || self.lane == Lane::Sdp {
             return true;
@@ -279,7 +280,8 @@ impl SinkState {
         half.next(self.followed, self.lane, head)
     }
 
-    /// Follows the pending entry. What was read from the ring is written down, or this is [`Self::leave_ring`].
+    /// Follows the pending entry. The caller has stored how far it read the ring, or it is
+    /// [`Self::leave_ring`].
     pub(crate) fn follow(&mut self, half: AnyHalf<'_>, to: Lane) {
         self.lane = to;
         self.followed = self.followed.wrapping_add(1);
@@ -325,9 +327,10 @@ fn store_engine<const N: usize>(words: &[AtomicU64], values: &[u64; N]) {
     }
 }
 
-/// Takes wake bytes off the carrier, before the ring is looked at; how many. Their ringer disarmed
-/// the half, and a set that sees the connection is told of them no more: the kernel drops an edge
-/// whose bytes are gone. So the half is armed again, and what comes after the look rings anew.
+/// Takes wake bytes off the carrier, before the ring is looked at; how many. The sender of a wake
+/// byte disarmed the half, and an epoll set with the connection is not woken by it any more: the
+/// kernel drops an edge whose bytes are gone. So this arms the half again, and a message that comes
+/// after the look signals anew.
 pub(crate) fn consume_wake_bytes(
     conn: &Conn,
     fd: c_int,

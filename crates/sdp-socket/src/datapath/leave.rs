@@ -2,7 +2,7 @@
 //!
 //! Called by `migration`, which says when and for how long, and by [`crate::datapath::proof`] for
 //! an end that turned out to be another connection's. It does not decide that a connection leaves,
-//! nor what becomes of unread bytes.
+//! nor where unread bytes go.
 
 use sdp_link::{EndWords, Intent, Link, SwitchLog, Trust};
 use sdp_shm::family::Row;
@@ -34,9 +34,9 @@ fn outbound(conn: &Conn, reason: Reason) -> bool {
         .unwrap_or(true)
 }
 
-/// The sending half, for writers that do not come through the library: what they put on the carrier
-/// before the switch would be lost among wake bytes. Waits for the consumer, which may have been
-/// preempted, for a bounded time. False: it did not move on.
+/// The sending half, for writers that do not come through the library: bytes that they put on the
+/// carrier before the switch would be lost among wake bytes. Waits for the consumer, which may have
+/// been preempted, for a bounded time. False: it did not move on.
 pub(crate) fn outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
     let end = monotonic_ns() + CATCH_UP_NS;
     while !outbound(conn, reason) {
@@ -48,9 +48,9 @@ pub(crate) fn outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
     true
 }
 
-/// The receiving half: tells the producer, and ends its section where the ring ends now (L10). `rest`
-/// runs before the gate is given back: until then the producer sends nothing, on no lane. Counted as
-/// demoted when it has followed, which unread ring bytes delay.
+/// The receiving half: asks the producer to leave, and ends its section where the ring ends now
+/// (L10). `rest` runs before the gate is given back: until then the producer sends nothing, on no
+/// lane. Counted as demoted when it has followed, which unread ring bytes delay.
 pub(crate) fn inbound<R>(
     conn: &Conn,
     fd: i32,

@@ -1,6 +1,6 @@
 //! One call's bytes: send, receive, peek, transfer, and how one call sleeps.
 //!
-//! Called by `api`. [`fast`] is the fast path; [`lane`] has what is needed of a half under its lock.
+//! Called by `api`. [`fast`] is the fast path; [`lane`] has the state of a half under its lock.
 
 pub(crate) mod fast;
 pub(crate) mod half_lock;

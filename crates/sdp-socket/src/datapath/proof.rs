@@ -4,18 +4,18 @@
 //! `migration/promote.rs` when ends meet.
 //!
 //! The ends of a connection find each other by its addresses. Where addresses or ports are
-//! translated, the same addresses can name another socket, and what each end says of itself is
-//! true all the same. So the first bytes of a half go by the carrier, and the kernel is asked
-//! what became of them: *the socket that we take for the other end had received as much as we had
-//! sent; we send; now it has received that much more.* The kernel's counters are nobody's claim,
-//! the bytes are the program's own, and their content plays no part: streams of equal bytes are
-//! told apart by their moments. [`Witness`] decides; where the counters come from is the caller's
-//! affair (sock_diag here, what the other host tells under a key elsewhere).
+//! translated, the same addresses can name another socket, although each end reports its own
+//! truthfully. So the first bytes of a half go by the carrier, and this end asks the kernel where
+//! they arrived: *the socket that we take for the other end had received as much as we had sent; we
+//! send; now it has received that much more.* No process can forge the kernel's counters, the bytes
+//! are the program's own, and their content plays no part: streams of equal bytes differ in their
+//! moments. [`Witness`] decides; the caller brings the counters (here from sock_diag, between hosts
+//! from the other host, under a key).
 //!
-//! Each sending half proves itself, and nobody has to believe the other end. An end that shares
-//! its segment with a user other than its own also takes nothing from it before its sends have
-//! been seen to arrive, or, because it may have nothing to send, what it got by the carrier has been
-//! seen to be what the other socket had sent ([`after_receive`]).
+//! Each sending half proves itself, and no end has to believe the other one. An end that shares its
+//! segment with a user other than its own also takes nothing from the segment before one of two
+//! things is proven: its sends have arrived, or, because it may have nothing to send, the bytes
+//! that came by the carrier are those that the other socket had sent ([`after_receive`]).
 //!
 //! | | wanted |
 //! |---|---|
@@ -49,14 +49,14 @@ use crate::{
 const TRACKED: u32 = 8;
 /// Moments of agreement once one of them was in doubt.
 const DOUBTED: u32 = 24;
-/// Looks in vain after which nobody looks any more.
+/// After so many looks in vain no send looks any more.
 const MOST_LOOKS: u32 = 250;
 /// One that takes longer proves nothing where [`TRACKED`] are wanted: another process may have sent
 /// as much meanwhile.
 const LONG_NS: u64 = 200_000;
-/// Longest pause before a send that nobody shall guess the moment of.
+/// Longest pause before a send whose moment no other connection may guess.
 const PAUSE_NS: u64 = 64_000;
-/// Looks until what was sent must have arrived.
+/// Looks by which the bytes sent must have arrived.
 const LOOKS: u32 = 4;
 const LOOK_NS: u64 = 2_000;
 
@@ -76,14 +76,15 @@ const REFUTED: u32 = 1 << 18;
 /// It has left its lanes for that.
 const LEFT: u32 = 1 << 19;
 
-/// What is known of both sockets at one moment.
+/// What both sockets' counters prove at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Witness {
-    /// What one has sent the other has.
+    /// The other socket has received all that one has sent.
     Agrees(u64),
     /// Something is on its way, or both are at work.
     Unclear,
-    /// The other socket has what we never sent, or has not what was acknowledged to us.
+    /// The other socket has bytes that this end never sent, or lacks bytes that were acknowledged
+    /// to this end.
     Denies,
 }
 
@@ -91,7 +92,7 @@ impl Witness {
     /// `before` and `after`: our counters around the moment at which the other socket had
     /// received `received`.
     fn of(before: &Moved, received: u64, after: &Moved) -> Self {
-        // The kernel counts the SYN among what was acknowledged to who sent it.
+        // The kernel of the end that sent the SYN counts it among what was acknowledged.
         let lacks = before.acked.saturating_sub(1) > received;
         if received > after.transmitted || lacks {
             Self::Denies
@@ -102,7 +103,8 @@ impl Witness {
         }
     }
 
-    /// `before` and `after`: what had come around the moment at which the other socket had sent `transmitted`.
+    /// `before` and `after`: bytes received just before and just after the moment at which the
+    /// other socket had sent `transmitted`.
     const fn of_got(before: u64, transmitted: u64, after: u64) -> Self {
         if before > transmitted {
             Self::Denies
@@ -114,8 +116,8 @@ impl Witness {
     }
 }
 
-/// What a meeting begins with: what is to be proven because addresses may be translated. `None`: they are no name of the
-/// connection; the reason is noted by the caller.
+/// Called when a meeting begins: what has to be proven because addresses may be translated. `None`:
+/// they are no name of the connection; the reason is noted by the caller.
 pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
     match identity::translation(fd, tuple) {
         Translation::Untracked => Some(0),
@@ -124,9 +126,9 @@ pub(crate) fn at_first(fd: i32, tuple: &identity::Tuple) -> Option<u32> {
     }
 }
 
-/// The ends have met by name: what is to be proven before a byte moves. Where nobody tracks connections,
-/// nobody translates them but rules without a memory: one look must do. False: it denies that the two are
-/// ends of one stream.
+/// The ends have met by name: what has to be proven before a byte moves to the lane. Where the
+/// kernel tracks no connections, only stateless rules can translate them: then one look suffices.
+/// False: that look denies that the two are ends of one stream.
 pub(crate) fn met(conn: &Conn, fd: i32, is_own_user: bool) -> bool {
     let word = conn.proof.load(Ordering::Relaxed);
     conn.heard.store(0, Ordering::Relaxed); // of an earlier life, perhaps
@@ -146,7 +148,7 @@ pub(crate) fn is_wanted(conn: &Conn) -> bool {
     conn.proof.load(Ordering::Relaxed) != 0
 }
 
-/// Whether what the other end writes into the ring may be taken for the connection's.
+/// Whether bytes that the other end writes into the ring may be taken for the connection's.
 pub(crate) fn may_trust(conn: &Conn) -> bool {
     let word = conn.proof.load(Ordering::Relaxed);
     let has_heard = || conn.heard.load(Ordering::Relaxed) & WANTED >= DOUBTED;
@@ -159,10 +161,10 @@ pub(crate) fn is_heard(conn: &Conn) -> bool {
     conn.proof.load(Ordering::Relaxed) & STRANGER != 0
 }
 
-/// After a read from the carrier, under the lock of the receiving half. It counts how often what
-/// came is what the other socket has sent, each time another number. An end that has got what this
-/// socket did not send yet has it from another socket: another connection would have to be ahead of
-/// this one always, and equal so often.
+/// After a read from the carrier, under the lock of the receiving half. It counts how often the
+/// bytes received were all that the other socket has sent, each time another number. An end that
+/// receives bytes which this socket did not send yet has them from another socket: for a false
+/// proof another connection would have to be ahead of this one always, and equal so often.
 #[cold]
 pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     let heard = conn.heard.load(Ordering::Relaxed);
@@ -190,9 +192,9 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     }
 }
 
-/// Whether the next send is to begin at a moment that nobody can guess: another connection whose ends
-/// do everything in step would else send at the same one, again and again. All of them in doubt, some
-/// at first.
+/// Whether the next send is to begin at a random moment: else another connection whose ends do
+/// everything in step would send at the same moment, again and again. All of them in doubt, some at
+/// first.
 const fn begins_at_will(word: u32) -> bool {
     is_in_doubt(word) || ((word & SEEN) >> SEEN_SHIFT) % 4 == 1
 }
@@ -207,7 +209,7 @@ const fn is_in_doubt(word: u32) -> bool {
 /// A send that is about to be made on the carrier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Edge {
-    /// What the other socket had received, which is what we had sent.
+    /// Bytes that the other socket had received, which are those that we had sent.
     received: Option<u64>,
     began: u64,
 }
@@ -313,7 +315,7 @@ pub(crate) fn refute(conn: &Conn) {
     conn.note_reason(Reason::Translated);
 }
 
-/// What the other end's socket has moved. `None`: the kernel does not tell.
+/// The counters of the other end's socket. `None`: the kernel does not report them.
 fn moved_there(conn: &Conn, fd: i32) -> Option<Counters> {
     let tuple = conn.known_name()?;
     let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
@@ -321,7 +323,8 @@ fn moved_there(conn: &Conn, fd: i32) -> Option<Counters> {
     process::diag_client().moved(process::nonce(), process::hidden_min, &question)
 }
 
-/// Both sockets' counters of what we send. `None`: the kernel does not tell the other's.
+/// Both sockets' counters of the bytes that we send. `None`: the kernel does not report the
+/// other's.
 fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     let before = carrier::moved(fd).ok()?;
     let peer = moved_there(conn, fd)?;
@@ -340,12 +343,14 @@ fn look(conn: &Conn, fd: i32) -> Option<Witness> {
     Some(Witness::of(&before, peer.received, &after))
 }
 
-/// Both sockets' counters of what we get. `None`: the kernel does not tell the other's.
+/// Both sockets' counters of the bytes that we receive. `None`: the kernel does not report the
+/// other's.
 fn look_back(conn: &Conn, fd: i32) -> Option<Witness> {
     let before = carrier::moved(fd).ok()?;
     let peer = moved_there(conn, fd)?;
     let after = carrier::moved(fd).ok()?;
-    // The other's end, once it has come, is counted as a byte; who sent it says so, and was asked later.
+    // The kernel counts the other end's FIN as a byte, once it has come; the sender's state shows
+    // the FIN, and was asked later.
     Some(match peer.state {
         carrier::ESTABLISHED | carrier::CLOSE_WAIT => {
             Witness::of_got(before.received, peer.transmitted, after.received)

@@ -40,7 +40,7 @@ use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 /// peer.
 const SWITCHES_PER_CALL: u32 = 64;
 
-/// What a receive call wants beside bytes.
+/// What a receive call asks for beside bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish {
     /// The program's flags.
@@ -143,7 +143,8 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 if got == 0 {
                     return Err(e);
                 }
-                // The kernel keeps an error while a call has bytes to answer with; it has told us.
+                // The kernel keeps an error while a call has bytes to return; here the kernel has
+                // already reported it to the library.
                 conn.set_pending_error(e);
                 return Ok(got);
             }
@@ -169,7 +170,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                     return if got > 0 { Ok(got) } else { Err(e) };
                 }
                 match wait::for_bytes(conn, guard, until, mark) {
-                    // What is restarted is a call that has done nothing yet.
+                    // Only a call that has done nothing yet is restarted.
                     wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => {
                         return Ok(got);
                     }
@@ -190,8 +191,9 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
     }
 }
 
-/// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any other; but whatever ends
-/// the wait, the kernel answers 0 then, and tells of an error the next time.
+/// A receive call for no bytes. As long as there is nothing to receive it fails or waits like any
+/// other; but whatever ends the wait, the kernel returns 0 then, and reports an error at the next
+/// call.
 #[cold]
 pub(crate) fn receive_none(conn: &ConnGuard, flags: c_int, by: Receive) -> Result<usize, Errno> {
     let look = |flags| {
@@ -217,7 +219,7 @@ pub(crate) fn receive_none(conn: &ConnGuard, flags: c_int, by: Receive) -> Resul
     }
 }
 
-/// L7: what there is beside bytes that the call has got already; how much.
+/// L7: adds the bytes that are there already to those that the call has; returns how many.
 fn rest(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> usize {
     match attempt(conn, buffers, wish, Look::Ring, true) {
         Ok(n) => n,
@@ -264,7 +266,7 @@ pub(crate) fn with_sink_of<R>(
 }
 
 /// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
-/// for the kernel). `patience`: waits for a moment, and takes over from a dead owner.
+/// for the kernel). `patience`: waits for a bounded time, and takes over from a dead owner.
 pub(crate) fn try_sink<R>(
     conn: &Conn,
     patience: bool,
@@ -300,7 +302,7 @@ fn inside<R>(
             let (lane, followed) = (state.lane, state.followed);
             let (read, (_, before)) = (state.carrier_read, state.rx.cursors());
             if taken_over {
-                // It may have freed room without telling who waits for it.
+                // It may have freed room without waking the sender that waits for it.
                 wait::room_freed(conn, half, before);
             }
             let result = body(&mut state, row, link, half);
@@ -312,7 +314,7 @@ fn inside<R>(
             if state.followed != followed {
                 count_switches(conn, lane, state.followed.wrapping_sub(followed));
             }
-            // Whatever it was that freed room, padding without a message included.
+            // For any cause that freed room, padding without a message included.
             let (_, head) = state.rx.cursors();
             if wait::crosses_eighth(half.size(), before, head) {
                 wait::room_freed(conn, half, head);
@@ -369,8 +371,8 @@ fn attempt(
 }
 
 /// Whether this process reads the connection only through the library, so that the peer may use the
-/// ring: enough calls seen, nobody inside the kernel on a candidate, and readiness (if it is
-/// asked for at all) is asked of us.
+/// ring: the library has seen enough calls, no thread reads a candidate inside the kernel, and the
+/// program asks only the library for readiness, if it asks at all.
 pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) {
     if half.trust() != Trust::No {
         return;
@@ -391,16 +393,17 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: 
     }
 }
 
-/// O10: whether nobody can be asleep on the carrier without having armed. The connection is
-/// attached, so that each thread which goes to sleep from here on arms. Those who read in the
-/// kernel are counted (the caller has looked), epoll sets were told when it was attached; what is
-/// left is waits that began before, here or, where others have or had the socket, anywhere.
+/// O10: whether no thread can be asleep on the carrier without having armed. The connection is
+/// attached, so that each thread which goes to sleep from here on arms. The library counts readers
+/// inside the kernel (the caller has looked), and epoll sets have looked at the connection when it
+/// was attached; only waits that began before are left, here or, where others have or had the
+/// socket, anywhere.
 fn do_sleepers_arm(conn: &Conn) -> bool {
     const OTHERS: u32 = flag::ADOPTED
         | flag::PASSED
         | flag::UNCERTAIN
         | flag::FORKED_DURING_CALL
-        // It was the kernel's for a while: who began to wait then did not mark it.
+        // The connection was on TCP for a while: a thread that began to wait then did not mark it.
         | flag::UNMET;
     conn.stage() == Stage::Attached
         && early::is_nobody_asleep(&conn.flags, flag::EARLY, &FORK_PAGE.busy.early)
@@ -505,7 +508,7 @@ fn step(
             return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_told(*e)) {
                 // A FIN comes behind all wake bytes. Without them it was a reset, whose error the
                 // thread that consumed wake bytes may have taken; what the peer sent after the
-                // switch is lost. While the connection stands it is the program that reads no more
+                // switch is lost. While the connection stands, it is the program that reads no more
                 // (SHUT_RD).
                 Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
                 Ok(0) => told_of_reset(conn),
@@ -531,10 +534,10 @@ fn step(
     Err(Errno::EAGAIN)
 }
 
-/// The kernel lane has ended, and no FIN is among what came: it was a reset. The kernel tells of
-/// that once, and wake bytes that are rung or consumed, or a sender who was told EPIPE instead
-/// (E3), may have taken the word. Bytes that the peer had handed to its kernel may be missing, so
-/// this is no end of stream.
+/// The kernel lane has ended, and no FIN is among the bytes that came: it was a reset. The kernel
+/// reports a reset once; wake bytes that were sent or consumed, or a send that returned EPIPE
+/// instead (E3), may have taken the report. Bytes that the peer had handed to its kernel may be
+/// missing, so this is no end of stream.
 fn is_end_without_fin(conn: &ConnGuard, sink: &SinkState) -> bool {
     let is_told = conn.has(flag::RESET_TOLD);
     let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
@@ -601,8 +604,7 @@ fn kernel_read(
     let done = match (result, switch) {
         (Ok(0), Some(_)) => KernelRead::Switched, // L9: not the end, there is a switch before it
         (Ok(n), Some(switch)) => {
-            // L4: what lies behind the switch is wake bytes; cut them from the end of what was
-            // read.
+            // L4: wake bytes lie behind the switch; cut them from the end of the bytes read.
             match sink.consumed(conn.fd()) {
                 Ok(consumed) => {
                     let read_to = if wish.peeks() { consumed + n as u64 } else { consumed };
@@ -639,7 +641,7 @@ fn kernel_read(
     Ok(done)
 }
 
-/// Counts what a read took off the carrier.
+/// Counts the bytes that a read took off the carrier.
 fn took(sink: &mut SinkState, n: usize, wish: Wish) {
     if !wish.peeks() {
         sink.carrier_read = sink.carrier_read.wrapping_add(n as u64);
@@ -703,7 +705,8 @@ pub(super) fn ring_read(
     Ok(got)
 }
 
-/// The message at the head of the ring, its header taken: what is not payload is dealt with on the way.
+/// The message at the head of the ring, with its header taken: messages without payload are dealt
+/// with on the way.
 #[inline]
 fn next_message(conn: &Conn, sink: &mut SinkState, row: &Row) -> Result<Option<Received>, Errno> {
     if let Some(message) = sink.current() {
@@ -795,7 +798,7 @@ fn look_at_carrier(
         Ok(0) => {
             conn.set(flag::PEER_GONE);
             // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
-            // close? One wake byte tells: the kernel of a closed peer answers RST.
+            // close? One wake byte answers that: the kernel of a closed peer answers RST.
             if send::probe_peer(conn) {
                 return Err(Errno::ECONNRESET);
             }
@@ -806,9 +809,9 @@ fn look_at_carrier(
             if is_counted || !carrier::is_over(conn.fd()) {
                 return Ok(if is_counted { Found::Again } else { Found::Nothing });
             }
-            // The peer's end has come: what it had to say it has said. A wake byte that is not
-            // counted now is that of a process killed between ringing and counting, and hides the
-            // end behind it.
+            // The peer's end has come, so all that it sent is here. A wake byte that is not counted
+            // now is that of a process killed between sending and counting it, and hides the end
+            // behind it.
             if !has_news(sink, half) && !lane::has_counted_wake_bytes(sink.carrier_read, half) {
                 sink.carrier_read += carrier::consume(conn.fd(), 1);
             }
@@ -817,7 +820,7 @@ fn look_at_carrier(
         Err(Errno::EAGAIN) => Ok(Found::Nothing),
         Err(Errno::ECONNRESET) => {
             conn.set(flag::PEER_GONE);
-            // E3: a reset whose only cause can have been unread wake bytes is an ordinary end.
+            // E3: a reset that only unread wake bytes can have caused is an ordinary end.
             if send::everything_was_read(conn) {
                 Ok(Found::End)
             } else {
@@ -844,7 +847,7 @@ pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
     }
 }
 
-/// Whether the ring holds something that was not taken, whatever lane the half is on.
+/// Whether the ring holds messages that were not taken, whatever lane the half is on.
 pub(crate) fn ring_has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
     let (scan, _) = sink.rx.cursors();
     half.position(What::Bytes) != scan

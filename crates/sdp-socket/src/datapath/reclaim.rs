@@ -3,15 +3,15 @@
 //! [`super::send`] notes what was written; `readiness` and [`super::wait`] call it before they
 //! sleep.
 //!
-//! A ring keeps every page that was ever written. Senders note that they wrote beyond the first one;
-//! from then on sleeps that the library sees are limited, and a thread on its way into one gives
-//! back what the *sending* rings of this process's connections have free, once nothing was sent on them
-//! for a while. Then sleeps have no limit again. A process that never calls again keeps its pages, and so
-//! does one whose sleeps are all on connections without a lane.
+//! A ring keeps every page that was ever written. Senders note that they wrote beyond the first
+//! one; from then on sleeps that the library sees are limited, and a thread on its way into one
+//! returns the free pages of the *sending* rings of this process's connections, once they sent
+//! nothing for a while. Then sleeps have no limit again. A process that never calls again keeps its
+//! pages, and so does one whose sleeps are all on connections without a lane.
 //!
-//! Only a producer gives back, under its half's lock, and only what is free by its own checked cursors:
-//! so it is safe against a peer that reads, writes or lies meanwhile. The first page stays: small
-//! traffic lives there, and would fault it in again.
+//! Only a producer returns pages, under its half's lock, and only pages that are free by its own
+//! checked cursors: so it is safe against a peer that reads, writes or lies meanwhile. The first
+//! page stays: small traffic lives there, and would fault it in again.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -111,7 +111,8 @@ fn limit(due: u64) -> Option<u64> {
     }
 }
 
-/// Walks over what was touched. `next` is when the next look is due unless this one says otherwise.
+/// Walks over the rings that were touched. `next` is when the next look is due unless this one says
+/// otherwise.
 fn look(now: u64, next: u64) {
     let mut givers = 0;
     for (number, word) in TOUCHED.iter().enumerate() {
@@ -125,7 +126,8 @@ fn look(now: u64, next: u64) {
                 continue;
             };
             if conn.has(flag::BULKY) {
-                // Sent since the last look: its turn is the next one, if it is quiet until then.
+                // It sent since the last look: its pages are returned at the next one, if it sends
+                // nothing until then.
                 conn.flags.fetch_and(!flag::BULKY, Ordering::SeqCst);
             } else if givers < GIVERS_MAX {
                 givers += 1;
@@ -151,7 +153,7 @@ fn look(now: u64, next: u64) {
     }
 }
 
-/// What this end's ring has free, piece by piece: the lock is free in between.
+/// Returns what this end's ring has free, piece by piece: the lock is free in between.
 fn reclaim(conn: &Conn) {
     let Some(segment) = conn.segment() else { return };
     let mut offset = 0;
@@ -168,7 +170,7 @@ fn reclaim(conn: &Conn) {
     }
 }
 
-/// In a fork child: what was touched is the parent's to give back.
+/// In a fork child: the parent returns the pages that were touched.
 pub(crate) fn forget() {
     if !HAS_TOUCHED.load(Ordering::Relaxed) {
         return; // most processes: a child would look at each word

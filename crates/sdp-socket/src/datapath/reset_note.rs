@@ -2,8 +2,9 @@
 //!
 //! Called by [`super::send`] and [`super::receive`].
 //!
-//! The kernel tells of a reset once. A sender who gets the word may tell the program something else, or, if it rang a
-//! wake byte, nothing; a reader who meets the end of the kernel lane afterwards asks here.
+//! The kernel reports a reset once. A send that gets the report may return another error to the
+//! program, or nothing if it sent a wake byte; a receive that finds the end of the kernel lane
+//! afterwards asks here.
 
 use core::sync::atomic::Ordering;
 
@@ -12,15 +13,15 @@ use sdp_sys::time::monotonic_ns;
 
 use crate::conn::{Conn, flag, row_flag};
 
-/// The kernel has told us. What the peer had sent through the kernel may be cut off,
-/// of which a reader on the kernel lane has to learn.
+/// The kernel has reported a reset to a send. It may have cut off bytes that the peer had sent
+/// through the kernel, and a reader on the kernel lane has to learn of that.
 pub(crate) fn note(row: &Row) {
     row.flags.fetch_or(row_flag::RESET_TAKEN, Ordering::SeqCst);
 }
 
-/// Whether a sender took it. It holds the half's lock from before it is told until it has said
-/// so, and is waited for: but not by taking the lock, whose owner may have been stopped, and for a moment only, because
-/// this is asked by calls that need not wait.
+/// Whether a sender took it. A send holds the half's lock from before it gets the report until it
+/// has noted it, and this waits for it: not by taking the lock, whose owner may have been stopped,
+/// and for a moment only, because calls that need not wait ask this.
 pub(crate) fn is_noted(conn: &Conn) -> bool {
     const PATIENCE_NS: u64 = 10_000_000;
     const SLEEP_NS: i64 = 100_000;

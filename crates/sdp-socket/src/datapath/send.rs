@@ -55,7 +55,7 @@ pub(crate) const FIRST_PIECE: usize = 64 * 1024;
 /// A sender whose reader does not move looks at the carrier this often.
 const LOOK_EVERY_TICKS: u64 = TICKS_PER_MS;
 
-/// What these flags ask for no ring can do.
+/// No ring can do what these flags ask for.
 const KERNELS_OWN: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY;
 
 /// How one attempt under the lock ended.
@@ -70,9 +70,10 @@ enum Attempt {
     NotOurTurn,
     /// Only the kernel can send this, and the half cannot leave its lane now (L2): wait until it can.
     NotOnLane,
-    /// The ring is full: whether the program can be told EAGAIN is to be asked outside the lock (L11).
+    /// The ring is full: the caller asks, outside the lock, whether it may return EAGAIN to the
+    /// program (L11).
     AskWaiters,
-    /// The ring is full, and the program waits for room in a way that we see (R10).
+    /// The ring is full, and the library sees how the program waits for room (R10).
     Again,
     /// The call ends with this error (if nothing was sent).
     Failed(Errno),
@@ -124,7 +125,8 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             }
             Attempt::Failed(e) => {
                 if done > 0 {
-                    // The kernel keeps an error while a call has bytes to answer with; it has told us.
+                    // The kernel keeps an error while a call has bytes to return; here the kernel
+                    // has already reported it to the library.
                     conn.set_pending_error(e);
                 }
                 return partial(e);
@@ -161,7 +163,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             Blocked::Lane => wait::for_more(conn, guard, until, mark), // no wake-up announces it
         };
         match woken {
-            // What is restarted is a call that has done nothing yet.
+            // Only a call that has done nothing yet is restarted.
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {}
             wait::Woken::TimedOut => return partial(Errno::EAGAIN),
@@ -251,8 +253,9 @@ fn attempt(
     if conn.turn.of_another(|| tls::thread_id() as u32).is_some() && is_blocking() {
         return Attempt::NotOurTurn;
     }
-    // The lock is let go in the middle of a message: nobody else's bytes come between. The stay knows of it
-    // before the section ends, which may deliver a signal whose handler never comes back.
+    // The lock is released in the middle of a message: the send turn keeps the bytes of other
+    // threads out of it. The call guard has the turn before the section ends, which may deliver a
+    // signal whose handler never comes back.
     let wait_with = |buffers: &Buffers, why| {
         if !buffers.is_whole() && is_blocking() {
             guard.has_turn();
@@ -281,8 +284,9 @@ fn attempt(
             }
         }
         watch_peer(conn, source, half);
-        // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that was
-        // killed sent FIN, and whether our bytes came before or after it cannot be told: EPIPE.
+        // A peer that closed with bytes unread has reset the carrier: the kernel says so. One that
+        // was killed sent FIN, and it cannot be known whether our bytes came before or after it:
+        // EPIPE.
         if must_leave(conn, link, flags)
             && leave_sdp(conn, source, half, reason_to_leave(conn, flags))
         {
@@ -303,23 +307,24 @@ fn attempt(
             }
             RingSend::Full => {
                 let blocking = is_blocking();
-                // Nobody could ring for room: the kernel wakes threads that wait for room on the
-                // carrier.
+                // No peer could signal that there is room: the kernel wakes threads that wait for
+                // room on the carrier.
                 let may_wait = blocking && wait::can_be_rung_for_room(conn);
                 if !may_wait && wait::briefly_for_room(link, half, source) {
                     continue;
                 }
-                // R10: where we see how the program waits, "writable" can mean the ring. Otherwise the
-                // sender goes on on the carrier, whose readiness every poller understands.
+                // R10: where the library sees how the program waits, "writable" can mean the ring.
+                // Otherwise the sender goes on on the carrier, whose readiness every poller
+                // understands.
                 if !blocking && is_patient.is_none() {
                     return Attempt::AskWaiters;
                 }
                 if !blocking && is_patient == Some(true) {
                     conn.set(flag::WANTS_ROOM);
                     let is_roomy = wait::arm_for_room(half);
-                    // A reader that has gone frees none, and its end may have been reported before: to a
-                    // sender that is told EAGAIN now nothing more would come. What comes from here on is
-                    // verified with the wish for room set.
+                    // A reader that has gone frees no room, and its end may have been reported
+                    // before: a sender that gets EAGAIN now would not hear of it again. Events from
+                    // here on are verified with the wish for room set.
                     if !is_roomy && !conn.has(flag::PEER_GONE) && carrier::is_over(conn.fd()) {
                         conn.set(flag::PEER_GONE);
                         continue;
@@ -404,7 +409,7 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
 /// L2: writes the entry that leaves the SDP lane. False when that must wait for the consumer.
 ///
 /// E4: behind the peer's FIN, which may be half a close, a wake byte asks its kernel first where
-/// bytes are left in the ring, or nobody follows: what the program sends next on the carrier meets
+/// bytes are left in the ring, or no reader follows: the program's next send on the carrier meets
 /// the answer, as it would over TCP.
 pub(crate) fn leave_sdp(
     conn: &Conn,
@@ -557,7 +562,7 @@ pub(super) fn ring_send(
             Err(Broken) => Err(RingSend::Broken),
             Ok(false) => {
                 let mut message = message;
-                // A large send takes what room there is rather than waiting for a whole piece.
+                // A large send takes the room that there is, rather than waiting for a whole piece.
                 let room = source.tx.room();
                 if room < piece && source.tx.refresh().is_err() {
                     return Err(RingSend::Broken);
@@ -624,8 +629,8 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, arm
     ring_sleeper_by_carrier(conn, fd, row, link);
 }
 
-/// The same for one who cannot be rung otherwise: that takes this half's state, which counts the
-/// wake bytes.
+/// The same for a sleeper that only the carrier can wake: that takes this half's state, which
+/// counts the wake bytes.
 #[cold]
 fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
     let index = conn.half_index(Half::Send);
@@ -638,8 +643,9 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
     }
 }
 
-/// Wakes the consumer if it sleeps. The first message on the lane rings the carrier, because the
-/// consumer may sleep there without having armed anything, unless it says that nobody does (O10).
+/// Wakes the consumer if it sleeps. The first message on the lane sends a wake byte, because the
+/// consumer may sleep on the carrier without having armed, unless it says that none of its threads
+/// does (O10).
 #[inline]
 fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>, first: bool) {
     let armed = half.armed(What::Bytes);
@@ -665,7 +671,7 @@ fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf
     }
 }
 
-/// Puts a wake byte on the carrier, unless the peer has closed its end: a byte that nobody reads
+/// Puts a wake byte on the carrier, unless the peer has closed its end: a byte that is never read
 /// would turn its FIN into a reset.
 #[cold]
 #[inline(never)]
@@ -736,7 +742,7 @@ pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
 
 /// E2: FIN has been seen. With bytes of ours unread in the ring, one wake byte asks the peer's
 /// kernel: true when it answered with a reset, which the caller reports now; the kernel must not
-/// tell it again.
+/// report it again.
 pub(crate) fn probe_peer(conn: &ConnGuard) -> bool {
     if conn.has(flag::RESET_TOLD) {
         return false;

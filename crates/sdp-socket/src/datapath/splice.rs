@@ -62,9 +62,9 @@ pub(crate) fn is_pipe(fd: c_int) -> bool {
     kernel::fstat(fd, &mut stat).is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
 }
 
-/// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one message
-/// at a time. `None`: the call is the kernel's, which refuses it, or sends from what only it can read, for which the
-/// connection has left its lane.
+/// `sendfile` from `input` to a connection on the SDP lane: through a buffer on the stack, one
+/// message at a time. `None`: the kernel makes the call, which it refuses, or sends from a file
+/// that only it can read, for which the connection has left its lane.
 ///
 /// `leave` makes the connection leave its lane for that; false: it cannot.
 ///
@@ -78,8 +78,8 @@ pub(crate) unsafe fn sendfile(
     by: send::Send,
     leave: fn(&ConnGuard, Half) -> bool,
 ) -> Option<Result<usize, Errno>> {
-    // Of no bytes it says what it does of any: of descriptors, of the position, of what has none.
-    // SAFETY: the caller's offset; no byte is sent.
+    // With no bytes to send it gives the same verdict on the descriptors, on the position, and on a
+    // file without one. SAFETY: the caller's offset; no byte is sent.
     if unsafe { sys!(libc::SYS_sendfile, conn.fd(), input, offset, 0) }.is_err() {
         return None;
     }
@@ -142,7 +142,7 @@ unsafe fn send_file(
         if let Some(offset) = unsafe { offset.as_mut() } {
             *offset += taken as i64;
         } else if taken < got {
-            // Gives back what was read and not sent.
+            // Gives back the bytes that were read and not sent.
             let _ = kernel::lseek(input, taken as i64 - got as i64, libc::SEEK_CUR);
         }
         done += taken;
@@ -197,7 +197,7 @@ pub(crate) fn has_ring_bytes(conn: &ConnGuard) -> bool {
     receive::with_sink(conn, |sink, _, _, half| Ok(ring_is_next(sink, half).0)).unwrap_or(false)
 }
 
-/// The same for the urgent mark, of which the kernel tells. If not, no wake byte is in its way any
+/// The same for the urgent mark, which the kernel reports. If not, no wake byte is in its way any
 /// more.
 pub(crate) fn is_before_mark(conn: &ConnGuard) -> bool {
     receive::with_sink(conn, |sink, _, _, half| {

@@ -1,12 +1,13 @@
 //! Going on with a half whose last user was killed inside its lock.
 //!
 //! Called by [`crate::datapath::send::with_source`] and [`crate::datapath::receive::with_sink`]
-//! when the lock was taken over. What the dead user had published, or written down as read, stays;
-//! what it had only begun never happened. Its private words may be half stored: they are made again
-//! from the order in which they are stored ([`crate::conn::words`]), from a walk over the messages
-//! that the dead user was busy with, from the log, and from the kernel's own counts of the carrier.
-//! It refuses to guess: where that does not add up, where the kernel does not tell, or where unread
-//! bytes were being handed over to another stream, the connection is reset.
+//! when the lock was taken over. Bytes that the dead user had published, or stored as read, stay;
+//! an operation that it had only begun never happened. Its private words may be half stored: they
+//! are made again from the order in which they are stored ([`crate::conn::words`]), from a walk
+//! over the messages that the dead user was busy with, from the log, and from the kernel's own
+//! counts of the carrier. It refuses to guess: where that does not add up, where the kernel gives
+//! no count, or where unread bytes were being handed over to another stream, it resets the
+//! connection.
 //!
 //! A next owner may be killed in here, too: everything is stored in the usual order, and the next
 //! one begins again.
@@ -44,7 +45,7 @@ const FOLLOWED_MAX: u32 = 64;
 const POISON: u64 = 1;
 const MISALIGNED: u64 = ALIGN as u64 - 1;
 
-/// Unread bytes are about to be put into another stream: a next owner cannot tell how many are
+/// Unread bytes are about to be put into another stream: a next owner cannot know how many are
 /// there twice.
 #[cold]
 pub(crate) fn handing(words: &[AtomicU64]) {
@@ -53,7 +54,7 @@ pub(crate) fn handing(words: &[AtomicU64]) {
     }
 }
 
-/// Whatever was handed over is written down.
+/// All that was handed over is stored as read.
 #[inline]
 pub(crate) fn handed(words: &[AtomicU64]) {
     if let Some(mark) = words.get(words::HANDING) {
@@ -247,7 +248,7 @@ fn rebuild_sink(
         || (stored | head) & MISALIGNED != 0
         || taken > size
         || offset > len
-        // What is published was stored before.
+        // Published bytes were stored before.
         || published > stored
         || stored.wrapping_sub(published) > size
     {
@@ -283,13 +284,14 @@ fn rebuild_sink(
     put(word(words::PUBLISHED)?, head);
     words::step();
     lines.consumer.head.store(head, Ordering::Release);
-    // Nobody reads from the kernel while the lock is held by us.
+    // No thread reads from the kernel while this one holds the lock.
     lines.consumer.kernel_reading.store(0, Ordering::SeqCst);
     Ok(engine)
 }
 
-/// What the engine's words should be at `head`, where a message of `len` bytes was read in part (0: none).
-/// They were right at `stored`, or are right already; `base` is the stream position from there.
+/// What the engine's words should be at `head`, where a message of `len` bytes was read in part (0:
+/// none). They were right at `stored`, or are right already; `base` is the stream position from
+/// there.
 fn retake(
     engine: Sink,
     segment: Segment,
@@ -310,7 +312,7 @@ fn retake(
         if !is_ours(&message) || !is_next {
             return Err(Broken);
         }
-        // Later than what the words tell of.
+        // Later than the stored words.
         if mseq.wrapping_sub(known).cast_signed() > 0 {
             payload = payload.wrapping_add(u64::from(message.payload_len()));
         }

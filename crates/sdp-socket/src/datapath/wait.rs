@@ -2,9 +2,9 @@
 //!
 //! Called by [`super::receive`] and [`super::send`]; `readiness` uses how long a sleep may be.
 //!
-//! Nothing is locked and no critical section is open while a thread sleeps: signals and cancellation
-//! reach it in libc's own `ppoll`. What a thread that does not come back from there had in use is given
-//! back by its [`CallGuard`].
+//! Nothing is locked and no critical section is open while a thread sleeps: signals and
+//! cancellation reach it in libc's own `ppoll`. The [`CallGuard`] of a thread that does not come
+//! back from there gives back what it had in use.
 
 use core::{
     pin::Pin,
@@ -38,7 +38,7 @@ use crate::{
 pub(crate) const BOUNDED_SLEEP_NS: u64 = 100_000_000;
 /// One sleep of a call that waits for more than there is.
 pub(crate) const MORE_SLEEP_NS: u64 = 1_000_000;
-/// Threads that may sleep on the process's eventfd, which wakes all of them for each doorbell,
+/// Threads that may sleep on the process's eventfd, which wakes all of them at each signal,
 /// whatever they wait for.
 const DOORBELL_SLEEPERS_MAX: u32 = 4;
 /// Threads that may sleep there while their connections are busy. A spurious wake-up costs less than a byte on the
@@ -103,8 +103,8 @@ fn news(conn: &Conn) -> Option<(AnyLink, u64, u32)> {
     Some((link, head, followed))
 }
 
-/// Looks at the ring for a moment. True when there is something. `by_fast_path`: what comes will be
-/// taken by [`crate::datapath::fast`].
+/// Looks at the ring for a moment. True when there is something. `by_fast_path`:
+/// [`crate::datapath::fast`] will take the message that comes.
 pub(crate) fn spin_for_bytes(conn: &ConnGuard, guard: Pin<&CallGuard>, by_fast_path: bool) -> bool {
     let Some((link, head, followed)) = news(conn) else { return false };
     let half = link.half(conn.half_index(Half::Receive));
@@ -201,8 +201,8 @@ pub(crate) fn for_bytes(
     woken
 }
 
-/// Again woken for nothing: perhaps by a wake byte on the carrier whose sender was preempted before
-/// it was counted (L5), by the very wake-up of this thread. The kernel calls the carrier readable
+/// This thread was woken for nothing again: perhaps by a wake byte on the carrier whose sender was
+/// preempted before it counted it (L5), by this very wake-up. The kernel calls the carrier readable
 /// until then, and this thread would keep the CPU that the sender needs until its time slice ends.
 pub(crate) fn yield_to_sender() {
     process::beside_calls(|| {
@@ -235,8 +235,8 @@ pub(crate) fn beside_queue_pair(
     }
 }
 
-/// What a call sleeps on beside its carrier: a wait set and the doorbell that it counts as a
-/// sleeper of, if it wants to be woken by that and there are any.
+/// What a call sleeps on beside its carrier: a wait set, and the doorbell among whose sleepers it
+/// counts itself, if it wants to be woken by that and there are any.
 fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Doorbells>) {
     guard.begin();
     if mode != How::Doorbell {
@@ -249,8 +249,8 @@ fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Doorbell
     (wait_set, doorbell)
 }
 
-/// Counts the calling thread among the sleepers of the process's doorbell, in a section with what
-/// precedes.
+/// Counts the calling thread among the sleepers of the process's doorbell, in one critical section
+/// with the steps before it.
 pub(crate) fn fall_asleep(guard: Pin<&CallGuard>, doorbell: Option<Doorbells>, set: &WaitSet) {
     if let Some(doorbell) = doorbell {
         doorbell.fall_asleep();
@@ -296,9 +296,9 @@ pub(crate) fn for_room(
     }
     // A connection whose sender waits for room is busy.
     let mode = mode(conn, true);
-    // Without an eventfd nobody can wake a waiter for room: a carrier byte would be data for the
-    // peer to send, which it may not do for us. A sender that cannot leave the lane either, or has too many
-    // threads asleep beside it, looks again every millisecond.
+    // Without an eventfd no peer can wake a thread that waits for room: a carrier byte would be
+    // data for the peer to send, which it may not do for this end. A sender that cannot leave the
+    // lane either, or has too many threads asleep beside it, looks again every millisecond.
     let (wait_set, doorbell) = take_wait_set(guard, mode);
     if doorbell.is_some() {
         half.arm(What::Space, How::Doorbell);
@@ -330,7 +330,7 @@ pub(crate) fn for_room(
     }
 }
 
-/// What a sender that waits for its turn knows of the one that has it.
+/// What a sender that waits for the send turn knows of the thread that has it.
 #[derive(PartialEq)]
 pub(crate) struct Rival {
     thread: u32,
@@ -348,9 +348,10 @@ impl Rival {
     }
 }
 
-/// Sleeps until the thread that is in the middle of a message is done with it. One that does not go on
-/// although it could (a handler that never returns, no CPU) loses its turn. `rival`: what earlier waits of
-/// the call saw, and since when: wake-ups for other connections do not begin the patience anew.
+/// Sleeps until the thread that is in the middle of a message is done with it. A thread that does
+/// not go on although it could (a handler that never returns, no CPU) loses the turn. `rival`: the
+/// state that earlier waits of the call saw, and since when: wake-ups for other connections do not
+/// begin the timeout anew.
 pub(crate) fn for_turn(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,
@@ -361,7 +362,7 @@ pub(crate) fn for_turn(
     let thread = tls::thread_id() as u32;
     let holder = || conn.turn.of_another(|| thread);
     let Some(before) = holder() else { return Woken::Look };
-    // Nobody's message goes on here, and the kernel would not let anybody sleep.
+    // The send turn has no effect here, and the kernel would let no thread sleep.
     let over = libc::POLLHUP | libc::POLLERR;
     if crate::conn::carrier::readiness(conn.fd(), 0) & over != 0 {
         conn.turn.end(before);
@@ -419,8 +420,9 @@ pub(crate) fn arm_for_room(half: AnyHalf<'_>) -> bool {
     is_roomy(half)
 }
 
-/// Whether a sender that was told EAGAIN may go on: room in the ring, or off the SDP lane. One that must leave
-/// the lane and is not let go by its reader (L2) would only be told EAGAIN again, as often as it asks.
+/// Whether a sender that got EAGAIN may go on: room in the ring, or off the SDP lane. A sender that
+/// must leave the lane while its reader does not let it go (L2) would only get EAGAIN again, as
+/// often as it asks.
 pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
     let Some(link) = conn.link() else { return true };
     let half = link.half(conn.half_index(Half::Send));
@@ -436,16 +438,18 @@ fn may_leave(half: AnyHalf<'_>) -> bool {
     half.may_leave(half.written())
 }
 
-/// Whether the reader's kernel has answered that nobody reads any more: then the lane is left without it. One that was
-/// killed in the middle of following a switch would keep us on it for ever; FIN alone proves nothing.
+/// Whether the reader's kernel has answered that no process reads any more: then the sender leaves
+/// the lane without it. A reader that was killed in the middle of following a switch would keep
+/// this end on the lane for ever; FIN alone proves nothing.
 pub(crate) fn is_reader_dead(conn: &Conn) -> bool {
     conn.has(flag::PEER_GONE)
         && conn::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
 }
 
-/// A sender that can neither use the ring nor leave it, and of whose waits we see nothing, is about to be told
-/// EAGAIN beside a carrier that says "writable". It would come back at once: it is held up for a moment. What else the
-/// program's loop serves is not held up for each such connection: there is a time between two of them.
+/// A sender that can neither use the ring nor leave it, and whose waits the library does not see,
+/// is about to get EAGAIN beside a carrier that says "writable". It would come back at once: this
+/// delays it for a moment. The program's loop may serve other descriptors, so that it is not
+/// delayed for each such connection: a minimum time passes between two delays.
 #[cold]
 pub(crate) fn throttle_retry() {
     if monotonic_ns() < NEXT_HELD_UP_NS.load(Ordering::Relaxed) {
@@ -475,8 +479,8 @@ pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
     sender_may_go_on(conn)
 }
 
-/// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the time
-/// that a system call takes: shorter than what sending it through the kernel would cost.
+/// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the
+/// time that a system call takes, which is shorter than sending the piece through the kernel.
 pub(crate) fn briefly_for_room(link: AnyLink, half: AnyHalf<'_>, source: &mut SourceState) -> bool {
     let peer_cpu = link.peer().cpu();
     if spin::needs_this_cpu(peer_cpu) {
@@ -658,15 +662,15 @@ const LONELY_SLEEP_NS: u64 = 1_000_000_000;
 
 /// How long a call may sleep on this connection before it looks again, because a family member that
 /// uses it too may take the wake-up that was meant for the call (O4). `None`: there is no such
-/// family member. `wakes`: how often in a row it has woken up with nothing moving: who sleeps
-/// beside a busy family member looks again soon, in case that is at work on what it got while more
-/// comes.
+/// family member. `wakes`: how often in a row the call has woken up with nothing moving: a call
+/// beside a busy family member looks again soon, in case that member works on what it received
+/// while more comes.
 pub(crate) fn sleep_beside_family(conn: &Conn, wakes: u32) -> Option<u64> {
     if !process::has_family() {
         return None;
     }
     let (row, (family, slot)) = conn.row_index().zip(process::family())?;
-    // Asked of the kernel only by who has slept for nothing.
+    // Only a call that has slept for nothing asks the kernel.
     let is_held = family.may_be_held_by_others(slot, row)
         && (wakes == 0 || family.is_held_by_others(slot, row));
     if !is_held {

@@ -1,11 +1,11 @@
-//! Users of a half who are killed after each single step of what they do, and what a next owner
-//! makes of it.
+//! Kills users of a half after each single step of their work, and checks what a next owner makes
+//! of it.
 //!
-//! The calls are the real ones of the fast path, and the stores and switches of the slow path
-//! in the order of [`crate::datapath::send`] and [`crate::datapath::receive`]. The next owner is
-//! killed at each of its steps, too, and succeeded. Promises: what was published is sent once; what
-//! was read before is not read again, what is unread comes, in order; message numbers and positions
-//! go on; the lane is the log's.
+//! The calls are the real ones of the fast path, and the stores and switches of the slow path in
+//! the order of [`crate::datapath::send`] and [`crate::datapath::receive`]. The test kills the next
+//! owner at each of its steps, too, and another one takes over from it. Promises: what was
+//! published is sent once; what was read before is not read again, what is unread comes, in order;
+//! message numbers and positions go on; the lane is the log's.
 
 use core::{cell::Cell, sync::atomic::Ordering};
 use std::vec::Vec;
@@ -34,7 +34,7 @@ use crate::{
 const RING: u32 = 64 * 1024;
 /// More steps than anything here has.
 const STEPS: u32 = 200;
-/// What the kernel says.
+/// What the kernel reports.
 const CARRIER: u64 = 5;
 
 struct World {
@@ -104,7 +104,8 @@ impl World {
     /// A fresh connection whose half is on the SDP lane.
     fn clear(&self) {
         let segment = self.tx.segment;
-        // SAFETY: all of what `new` allocated, which consists of atomics and bytes that nobody else uses.
+        // SAFETY: all of what `new` allocated, which consists of atomics and bytes that nothing
+        // else uses.
         unsafe { core::ptr::write_bytes(segment.base().as_ptr(), 0, segment_bytes(RING)) };
         segment.initialise();
         let size = sdp_fabric_shm::endpoint::MESSAGE_MAX as u32;
@@ -131,7 +132,7 @@ impl World {
         self.tx.segment.half(0)
     }
 
-    /// What the segment says.
+    /// The value in the segment.
     fn origin(&self) -> u64 {
         self.lines().producer.origin.load(Ordering::Relaxed)
     }
@@ -173,7 +174,7 @@ impl World {
         if path == Path::Fast {
             let conn = &self.tx.conn;
             loop {
-                // Nobody is to look whether the reader lives.
+                // Keeps the sender from looking whether the reader lives.
                 conn.looked.store(sdp_sys::time::ticks(), Ordering::Relaxed);
                 let copy = |to: &[Cell<u8>]| From(at, len).copy_to(0, to);
                 if push(&self.tx, -1, 0, len, copy) {
@@ -287,7 +288,7 @@ impl World {
         sink.engine.position() - u64::from(sink.current_len - sink.current_offset)
     }
 
-    /// Reads what there is, from stream position `at` on.
+    /// Reads all there is, from stream position `at` on.
     fn read_rest(&self, mut at: u64) -> u64 {
         for path in [Path::Fast, Path::Slow].into_iter().cycle() {
             let got = self.receive(path, 700);
@@ -324,8 +325,8 @@ impl World {
     }
 }
 
-/// Runs `check` for each step after which `work` is killed, with a next owner who is killed after
-/// each of its own; `check` is told whether the work was done.
+/// Runs `check` for each step after which `work` is killed, with a next owner that is killed after
+/// each of its own; `check` gets whether the work was done.
 fn at_each_step(
     world: &World,
     prepare: impl Fn(),
@@ -660,7 +661,7 @@ fn a_killed_follower_is_on_the_lane_of_the_log() {
     );
 }
 
-/// The last messages of a section and the switch behind them, in one call: who is on the kernel
+/// The last messages of a section and the switch behind them, in one call: a reader on the kernel
 /// lane has read the ring up to there. A message that is still in the words of a next owner there
 /// would come again behind the next switch.
 #[test]
@@ -828,7 +829,7 @@ fn a_stream_survives_many_deaths() {
     assert!(at > 20 * u64::from(RING), "{at}");
 }
 
-/// A next owner believes nothing: whatever the words and lines say, it ends, and does not panic.
+/// A next owner believes nothing: whatever the words and lines hold, it ends, and does not panic.
 #[test]
 fn any_words_are_judged() {
     let world = World::new();

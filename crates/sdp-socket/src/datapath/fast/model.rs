@@ -19,7 +19,7 @@ enum Twin {
     LooksForSwitchesFirst,
     /// Does not look for switches.
     LooksForNone,
-    /// Takes what is published as its seen tail after a call by the slow path.
+    /// Takes the published tail as its seen tail after a call by the slow path.
     SeesByItself,
 }
 

@@ -2,17 +2,17 @@
 //! ones, on real memory; the carrier, the order in which `send` and `receive` call them, and the
 //! interleaving of the two ends are the model's.
 //!
-//! One half: a producer that sends numbered bytes, one a call, and changes lanes whenever it may
-//! and likes; a consumer that reads one byte or many at a time, sleeps on the carrier when there is
-//! nothing, and may at any moment end the producer's section for good (L10), with or without
-//! handing over what is unread. A step is what one end does between two looks at what the other can
-//! change. Promises: every byte is delivered once and in order, no wake byte is delivered, no byte
-//! is consumed as a wake byte, nothing that an end finds in the log is impossible, and nobody
-//! sleeps while there is something to read.
+//! One half: a producer that sends numbered bytes, one a call, and may change lanes at any moment
+//! that the rules allow; a consumer that reads one byte or many at a time, sleeps on the carrier
+//! when there is nothing, and may at any moment end the producer's section for good (L10), with or
+//! without handing over unread bytes. A step is the work of one end between two looks at words that
+//! the other can change. Promises: every byte is delivered once and in order, no wake byte is
+//! delivered, no byte is consumed as a wake byte, no end finds an impossible entry in the log, and
+//! no thread sleeps while there is something to read.
 //!
 //! Either end's process may be killed while it has its half's lock, and be replaced by a family
-//! member ([`crate::datapath::takeover`]): then what was read of the ring and not written down may
-//! be read once more, and what was taken off the carrier is gone.
+//! member ([`crate::datapath::takeover`]): then bytes read from the ring but not stored as read may
+//! be read once more, and bytes taken off the carrier are gone.
 //!
 //! [`Twin`] names the rules that are broken on purpose; each must be noticed.
 
@@ -68,7 +68,7 @@ enum Twin {
     Unbounded,
     /// L4: does not look again.
     LooksOnce,
-    /// L5: throws away whatever is on the carrier.
+    /// L5: throws away all bytes on the carrier.
     ConsumesEverything,
     /// L5: a wake byte is counted whether the kernel took it or not.
     CountsRefused,
@@ -86,7 +86,7 @@ enum Twin {
     RingsAnyway,
     /// L10: kernel sends do not take the gate, as if nothing could be handed over.
     SendsPastTheGate,
-    /// L10: what the consumer wrote is not adopted by ring sends.
+    /// L10: ring sends do not accept the consumer's entry.
     NeverAdopts,
     /// Section 5: the first message on the lane rings only if a sleeper armed.
     SilentEntry,
@@ -104,7 +104,7 @@ enum Twin {
     CountsByTheWords,
     /// Section 7: a next owner does not ask the kernel how many bytes were read.
     ReadsByTheWords,
-    /// Section 7: a next owner does not wake the reader for what it finds published.
+    /// Section 7: a next owner does not wake the reader for messages that it finds published.
     WakesNobody,
     /// Section 7: room is given back before it is written down that the message was read.
     FreesFirst,
@@ -160,7 +160,7 @@ enum P {
     TakenOver,
 }
 
-/// What `arm::check` saw, kept as the word so that it can be part of a state.
+/// What `arm::check` read, kept as the word so that it can be part of a state.
 type Armed = u32;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -210,7 +210,7 @@ enum C {
     Settle {
         push: bool,
     },
-    /// The limit of what is handed over.
+    /// The position up to which bytes are handed over.
     Push(u64),
     Release,
     /// The end of the stream was reported.
@@ -219,7 +219,7 @@ enum C {
     TakenOver,
 }
 
-/// What a peek at the carrier says.
+/// What a peek at the carrier finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Peeked {
     Over,
@@ -270,7 +270,7 @@ struct S {
     p_tail: u64,
     p_head: u64,
     p_mseq: u32,
-    /// What is stored in family memory, where a user may be killed and replaced.
+    /// The words in family memory, where a user may be killed and replaced.
     p_words: Vec<u64>,
     // Consumer.
     c: C,
@@ -612,7 +612,7 @@ impl At<'_> {
 
     fn deliver(&mut self, bytes: &[u8]) -> Result<(), String> {
         for byte in bytes {
-            // Once after a death: what was not written down.
+            // Once after a death: bytes that were not stored as read.
             match self.s.floor.take() {
                 Some(floor) if floor < *byte && *byte <= self.s.delivered => {
                     self.s.delivered = *byte;
@@ -720,7 +720,7 @@ impl Model for Lanes {
                 (false, false) => &[("send", P::Kernel)],
             };
             for (name, next) in choices {
-                // A half that must fall back leaves first, whatever the budget.
+                // A half that must fall back leaves first, whatever budget is left.
                 let next = if s.p_sdp && s.wants_kernel { P::MayLeave } else { next.clone() };
                 to.push((name, Ok(S { p: next, ..s.clone() })));
             }

@@ -1,4 +1,4 @@
-//! What is seen of the stream without taking it: MSG_PEEK, and how many bytes lie ahead.
+//! Looks at the stream without taking bytes: MSG_PEEK, and how many bytes lie ahead.
 
 use sdp_link::RxCursor;
 use sdp_proto::{Violation, wire::Message};

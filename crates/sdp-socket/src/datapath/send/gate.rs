@@ -27,8 +27,8 @@ pub(crate) fn gated<R>(
     gated_at(conn, None, half, side, body)
 }
 
-/// As [`gated`], for a connection that may be in the table no more: `fd` is its carrier, if known. Without
-/// it nobody could ask whether the peer still lives.
+/// As [`gated`], for a connection that may be in the table no more: `fd` is its carrier, if known.
+/// Without it this cannot ask whether the peer still lives.
 pub(crate) fn gated_at<R>(
     conn: &Conn,
     fd: Option<c_int>,
@@ -68,7 +68,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
         }
         if now.saturating_sub(looked) > GATE_LOOK_NS {
             looked = now;
-            // It was killed inside, and what it was about to publish it has not sent.
+            // It was killed inside, and has not sent the message that it was about to publish.
             if let Some(holder) = half.gate_holder()
                 && is_peer_dead(conn, fd)
                 && half.take_gate_over(holder, side)
@@ -80,8 +80,9 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
     }
 }
 
-/// Whether the process that the connection was met with has ended and nobody else has its socket open
-/// for sending. One that cannot be found out lives. `fd`: the carrier, where the table may not know it.
+/// Whether the process that the connection was met with has ended, and no other process has its
+/// socket open for sending. A peer whose state cannot be found out counts as alive. `fd`: the
+/// carrier, where the table may not know it.
 fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
     conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
         && fd.or_else(|| conn::number_of(conn)).is_some_and(|fd| {
@@ -90,8 +91,8 @@ fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
         })
 }
 
-/// Whether nobody has the peer's socket open. FIN alone does not tell where it waits behind bytes that
-/// our kernel has no room for.
+/// Whether no process has the peer's socket open. FIN alone does not prove it where it waits behind
+/// bytes that our kernel has no room for.
 fn is_orphaned(conn: &Conn, fd: c_int) -> bool {
     let Some(tuple) = conn.name(fd) else { return false };
     match identity::diag(&tuple.reversed()) {

@@ -3,8 +3,8 @@
 //! doorbell page, woken by one producer a connection.
 //!
 //! Arm words and doorbell page are the real ones, on real memory; the eventfd with its
-//! edge-triggered wait sets and the order of calls are the model's. Promise: when everybody rests,
-//! everything was read, and the count of sleepers is that of those who sleep.
+//! edge-triggered wait sets and the order of calls are the model's. Promise: when every thread
+//! rests, everything was read, and the count of sleepers is that of the threads asleep.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{format, string::String, vec::Vec};
@@ -225,7 +225,8 @@ impl Waiting {
                 arm::arm(&self.arms[c], Mode::Doorbell);
                 match self.twin {
                     Twin::ArmsUncounted => {
-                        // Looks here, then counts: what comes in between rings nobody.
+                        // Looks here, then counts: a message that comes in between signals to no
+                        // thread.
                         if has_news { Call::Read } else { Call::Count }
                     }
                     Twin::LooksOnce => Call::Sleep,

@@ -1,6 +1,6 @@
-//! Calls of the fast path in a row, with nothing of the slow path between them: what the reader has
-//! written down of the last one, the seen tail and the origin of that, is what the next one goes
-//! by. And a peer that forges the origin meanwhile.
+//! Calls of the fast path in a row, with nothing of the slow path between them: each call starts
+//! from the words that the one before stored, from the seen tail and from the origin of that. And a
+//! peer that forges the origin meanwhile.
 
 use super::*;
 
@@ -25,8 +25,8 @@ fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// What the reader finds at its first look behind the seen tail says whether it goes on to leave
-/// the stream alone. It is told to come back later only when the seen tail is reached.
+/// At its first look behind the seen tail the reader finds out whether it goes on to leave the
+/// stream alone. It is asked to come back later only when the seen tail is reached.
 #[test]
 fn what_is_found_says_whether_a_stream_is_left_alone() {
     let world = World::new();
@@ -52,7 +52,7 @@ fn what_is_found_says_whether_a_stream_is_left_alone() {
     }
 }
 
-/// Whether the reader that is to leave the stream alone is told to come back later.
+/// Whether the reader that is to leave the stream alone is asked to come back later.
 fn is_told_later(world: &World) -> bool {
     (0..1000).any(|_| {
         // This thread may be kept from its CPU until the moment has passed.
@@ -61,8 +61,9 @@ fn is_told_later(world: &World) -> bool {
     })
 }
 
-/// A seen tail that the slow path forgot says nothing about what is unread: a header by the fast
-/// path and the rest of each message with `MSG_WAITALL` would have each next header wait.
+/// A seen tail that the slow path forgot does not show what is unread: a program that reads each
+/// header by the fast path, and the rest of each message with `MSG_WAITALL`, would wait at each
+/// next header.
 #[test]
 fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     let world = World::new();
@@ -85,8 +86,9 @@ fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     assert!(!is_told_later(&world));
 }
 
-/// The seen tail goes from call to call, and with it the origin that was seen when it was read; of
-/// a message that was begun by the slow path, which leaves no seen tail, the segment tells.
+/// The seen tail goes from call to call, and with it the origin that was seen when the tail was
+/// read; for a message that the slow path began, which leaves no seen tail, the segment has the
+/// origin.
 #[test]
 fn a_seen_tail_keeps_its_origin_from_call_to_call() {
     let world = World::new();
@@ -111,8 +113,8 @@ fn a_seen_tail_keeps_its_origin_from_call_to_call() {
     }
 }
 
-/// Where a forged origin leads to the very index, only the check tells. The common case leaves it
-/// to the ordinary one, which finds it corrupt.
+/// Where a forged origin leads to the very index, only the check finds it. The fast path leaves it
+/// to the slow path, which finds it corrupt.
 #[test]
 fn a_forged_origin_is_not_for_the_common_case() {
     let world = World::new();

@@ -1,8 +1,9 @@
-//! One script of calls on two connections, of which one goes the fast path wherever that accepts and the other
-//! never does. After each call everything that both keep must be the same: the private words of both halves, the
-//! segment with its rings, what the other half is told, the flags, and how often the carrier was rung.
+//! Runs one script of calls on two connections: one goes the fast path wherever that accepts, the
+//! other never does. After each call everything that both keep must be the same: the private words
+//! of both halves, the segment with its rings, what the other half reads, the flags, and how many
+//! wake bytes were sent.
 //!
-//! What may differ, and only that:
+//! Only these may differ:
 //! * the stream positions from before a message, which are made new before they are used;
 //! * the tail that the reader has seen, and what it has freed but not published, while there is
 //!   one. Both forget theirs before the next send, as each call of the slow path does; so they see
@@ -86,7 +87,7 @@ impl Twin {
         let InUse { conn, row, segment, .. } = self.world.tx;
         let link = AnyLink::on(segment, 0);
         let fd = self.carriers[0].as_raw_fd();
-        // Nobody is to look whether the reader lives.
+        // Keeps the sender from looking whether the reader lives.
         let now = sdp_sys::time::ticks();
         conn.looked.store(now, Ordering::Relaxed);
         if self.is_fast && bytes.len() <= LONGEST {
@@ -101,7 +102,7 @@ impl Twin {
                 self.has_looked = conn.looked.load(Ordering::Relaxed) != now;
                 return bytes.len();
             }
-            // The sender may know better what room there is.
+            // The sender's own view of the room may be newer.
             assert_eq!(before.but_seen_head(), self.snapshot().but_seen_head(), "refused");
         }
         let mut sent = 0;
@@ -241,7 +242,7 @@ impl Snapshot {
         self
     }
 
-    /// Without the tail that the reader has seen and what it has not published yet.
+    /// Without the tail that the reader has seen, and the room that it has not published yet.
     fn without_seen_tail(mut self, world: &World) -> Self {
         self.sink[words::SEEN_TAIL] = 0;
         self.sink[words::PUBLISHED] = 0;
@@ -322,7 +323,7 @@ fn play(seed: u64, fast: &mut Twin, slow: &mut Twin) {
                     if is_on_sdp {
                         twin.world.leave();
                     } else {
-                        // The reader follows when it has read what was sent before.
+                        // The reader follows when it has read all that was sent before.
                         while !twin.receive(LONGEST).is_empty() {}
                         twin.world.follow();
                         twin.world.enter();

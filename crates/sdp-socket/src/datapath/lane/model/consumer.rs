@@ -23,7 +23,7 @@ impl At<'_> {
         self.put_sink(&sink);
     }
 
-    /// As `receive::step` at the end of a section, whose last message may not be written down.
+    /// As `receive::step` at the end of a section, whose last message may not be stored as read.
     fn leave_ring(&mut self) {
         if !self.m.kills_consumer || self.m.twin == Twin::FollowsFirst {
             self.follow(Lane::Kernel);
@@ -409,7 +409,7 @@ impl At<'_> {
         Ok(())
     }
 
-    /// Dies with its half's lock. What it had taken off the carrier is gone.
+    /// Dies with its half's lock. Bytes that it had taken off the carrier are gone.
     pub(super) fn consumer_dies(mut self) -> S {
         let lost = match &self.s.c {
             C::Second { got, .. } => got.iter().copied().max().unwrap_or(0),
@@ -446,7 +446,8 @@ impl At<'_> {
         Ok(())
     }
 
-    /// As `receive::follow_pending`: follows what can be followed without delivering anything.
+    /// As `receive::follow_pending`: follows every switch that can be followed without delivering
+    /// anything.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..LOG_ENTRIES {
             let Some(entry) = self.pending()? else { break };
@@ -506,7 +507,7 @@ impl At<'_> {
     }
 }
 
-/// What the step from here on is called.
+/// The name of the step from here on.
 pub(super) fn consumer_step(c: &C) -> &'static str {
     match c {
         C::Idle => "consumer: reads, unaware",

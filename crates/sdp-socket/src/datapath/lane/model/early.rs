@@ -1,5 +1,5 @@
-//! The first message on a lane (O10): ends that say that all their sleepers arm, and connections that get lanes while
-//! somebody waits for them.
+//! The first message on a lane (O10): ends that declare that all their sleepers arm, and
+//! connections that get lanes while a thread waits for them.
 
 use super::*;
 

@@ -8,7 +8,7 @@ impl At<'_> {
         let needs_gate = match self.s.p {
             P::Kernel => self.m.twin != Twin::SendsPastTheGate,
             P::Enter | P::Ring { .. } | P::Leave => true,
-            // What the dead process had is ours.
+            // This process has the dead one's lock and gate.
             P::TakenOver => self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER,
             P::WakeBytes { first, armed } => {
                 let late = self.rings_anybody(first);
@@ -111,7 +111,7 @@ impl At<'_> {
             }
             P::Counted { armed } => {
                 self.count();
-                // Without a gate nobody else's hold is given back.
+                // Without a gate, no other hold is released.
                 self.gate(0);
                 self.s.p = P::Disarm { armed };
             }
@@ -212,7 +212,8 @@ impl At<'_> {
     }
 }
 
-/// W5 with what was seen: `arm::Seen` is not to be had from a word, so the word is put back in its place.
+/// W5 with the value that was seen: `arm::Seen` cannot be made from a word, so the word is put back
+/// in its place.
 fn disarm(lines: &HalfLines, seen: Armed) {
     let word = &lines.receive_arm.word;
     let now = word.load(Ordering::Relaxed);
@@ -223,7 +224,7 @@ fn disarm(lines: &HalfLines, seen: Armed) {
     }
 }
 
-/// What the step from here on is called.
+/// The name of the step from here on.
 pub(super) fn producer_step(p: &P) -> &'static str {
     match p {
         P::Idle => "producer: closes",
