@@ -1,6 +1,6 @@
-//! What the kernel knows about a carrier, and the wake bytes that the library puts there.
+//! The kernel's state of a carrier, and the wake bytes that the library puts on it.
 //!
-//! Called by every room above for what only the kernel knows of a connection.
+//! Every room above calls it for state of a connection that only the kernel has.
 //!
 //! Every call here is non-blocking and goes straight to the kernel.
 //!
@@ -85,7 +85,7 @@ pub(crate) fn sent(fd: c_int) -> Result<u64, Errno> {
         .wrapping_add(u64::from(info.u32(INFO_NOTSENT_BYTES))))
 }
 
-/// What this end has sent and got, at one moment.
+/// Bytes that this end has sent and received, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// State of the TCP connection.
@@ -152,7 +152,7 @@ fn consumed_in(fd: c_int) -> Result<(u64, u8), Errno> {
 /// [`consumed`], and only while the peer's end has not come: from then on the answer may be wrong by
 /// one, where a reset came and its error was taken.
 pub(crate) fn consumed_while_open(fd: c_int) -> Result<u64, Errno> {
-    // What comes after the count has not been read: the position is still right.
+    // Bytes that come after the count have not been read: the position is still right.
     let (consumed, state) = consumed_in(fd)?;
     if OPEN.contains(&state) { Ok(consumed) } else { Err(Errno::ECONNRESET) }
 }
@@ -183,7 +183,7 @@ pub(crate) fn receive(
 pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Result<usize, Errno> {
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     if let Some((from, len)) = buffers.only() {
-        // SAFETY: the program's own buffer; no address is told.
+        // SAFETY: the program's own buffer; no address is passed.
         return unsafe { sys!(libc::SYS_sendto, fd, from, len.min(cap), flags, 0, 0) };
     }
     let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
@@ -195,8 +195,8 @@ pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Re
     unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags) }
 }
 
-/// Memory that a socket's send queue may still take, in bytes as the kernel accounts them (payload and
-/// overhead); 0 when it cannot be told.
+/// Memory that a socket's send queue may still take, in bytes as the kernel accounts them (payload
+/// and overhead); 0 when it cannot be known.
 pub(crate) fn send_memory(fd: c_int) -> u64 {
     let mut info = [0u32; MEMINFO_WORDS];
     let got = kernel::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, &mut info);
@@ -211,8 +211,8 @@ pub(crate) fn send_memory(fd: c_int) -> u64 {
 const SO_MEMINFO: c_int = 55;
 const MEMINFO_WORDS: usize = 6;
 
-/// Puts one wake byte on the carrier. Only if the kernel took it may it be counted; an error that
-/// waited to be told is told here, and to nobody else.
+/// Puts one wake byte on the carrier. The caller may count the byte only if the kernel took it; a
+/// pending error is reported here, and nowhere else.
 pub(crate) fn ring(fd: c_int) -> Result<usize, Errno> {
     fd::send(fd, &[0], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
 }
@@ -261,17 +261,18 @@ pub(crate) fn is_over(fd: c_int) -> bool {
     readiness(fd, libc::POLLRDHUP) & over != 0
 }
 
-/// Whether the connection has ended both ways, or an error is to be told: not by a FIN of the peer's alone.
+/// Whether the connection has ended both ways, or an error is pending: not by a FIN of the peer's
+/// alone.
 pub(crate) fn is_dead(fd: c_int) -> bool {
     readiness(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// Whether an error is to be told, without taking it.
+/// Whether an error is pending, without taking it.
 pub(crate) fn has_error(fd: c_int) -> bool {
     readiness(fd, 0) & libc::POLLERR != 0
 }
 
-/// Takes the carrier's pending error, which the program is told in another way.
+/// Takes the carrier's pending error, which the library reports to the program in another way.
 pub(crate) fn take_error(fd: c_int) -> Option<Errno> {
     let error = sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
     (error != 0).then_some(Errno(error))
@@ -300,15 +301,15 @@ pub(crate) fn will_reset(fd: c_int) -> bool {
     got.is_ok() && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
-/// Hands to the network what the kernel still keeps back for a fuller segment: a reset would throw
-/// it away. Over TCP the peer's answers carry the acknowledgement that lets a last small write go;
-/// here they went through the ring, and a wake byte may be all that the kernel waits to see
-/// acknowledged. For a socket that is about to be closed: the option (`TCP_NODELAY`) stays set.
+/// Makes the kernel transmit the bytes that it keeps back for a fuller segment: a reset would throw
+/// them away. Over TCP the peer's answers carry the acknowledgement that lets a last small write
+/// go; here they went through the ring, and the kernel may wait for nothing but the acknowledgement
+/// of a wake byte. For a socket that is about to be closed: the option (`TCP_NODELAY`) stays set.
 pub(crate) fn flush(fd: c_int) {
     let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
-/// Resets the connection now: both ends are told of it, and the peer of no orderly end.
+/// Resets the connection now: both ends hear of it, and the peer sees no orderly end.
 pub(crate) fn abort(fd: c_int) {
     reset_on_close(fd);
     let mut nowhere: libc::sockaddr = zeroed();
@@ -354,8 +355,8 @@ mod tests {
 
     use super::*;
 
-    /// Connections whose end comes while the position is asked for again and again. One in two was counted wrongly
-    /// where two processors were to be had.
+    /// Connections that end while the position is asked for again and again. With two processors,
+    /// one in two was counted wrongly.
     const ENDS: usize = 200;
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) mod flag {
     pub(crate) const KEEPS_PAGES: u32 = 1 << 19;
     /// Passed on with SCM_RIGHTS: a stranger to the family may have it open.
     pub(crate) const PASSED: u32 = 1 << 20;
-    /// Nobody came to meet it: it may be tried again ([`crate::migration::promote`]).
+    /// No other end came to meet it: it may be tried again ([`crate::migration::promote`]).
     pub(crate) const UNMET: u32 = 1 << 21;
     /// This process counted the end as seen.
     pub(crate) const COUNTED: u32 = 1 << 22;
@@ -69,23 +69,23 @@ pub(crate) mod flag {
     pub(crate) const FOR_IMAGES: u32 = 1 << 28;
     /// A family member kept a lock of it for longer than anything takes.
     pub(crate) const OVERDUE: u32 = 1 << 29;
-    /// Wake bytes on the carrier were consumed that others wait for, too: they are to be told
-    /// ([`crate::wake::interest::wake_bytes_consumed`]).
+    /// This process consumed wake bytes on the carrier that other threads wait for, too: they have
+    /// to be woken ([`crate::wake::interest::wake_bytes_consumed`]).
     pub(crate) const CONSUMED: u32 = 1 << 30;
-    /// A thread has gone to sleep in `poll` or `select` with it since that was told last.
+    /// A thread has gone to sleep in `poll` or `select` with it since the last such wake-up.
     pub(crate) const POLLED: u32 = 1 << 31;
 }
 
 /// Bits of a family row's flags.
 pub(crate) mod row_flag {
-    /// A holder left the family and kept its descriptor, or gave a stranger one: who holds the connection is
-    /// not known any more.
+    /// A holder left the family and kept its descriptor, or passed one to a stranger: the library
+    /// does not know any more which processes hold the connection.
     pub(crate) const OUT_OF_SIGHT: u32 = 1;
     /// Several processes use the lanes of this end (R5).
     pub(crate) const SEVERAL: u32 = 2;
     /// A process of the family has, or had, the connection in an epoll set.
     pub(crate) const IN_SET: u32 = 4;
-    /// A send consumed the kernel's ECONNRESET without reporting it. The next receive must report it. No FIN has
-    /// come, unless one met ours on its way.
+    /// A send consumed the kernel's ECONNRESET without reporting it. The next receive must report
+    /// it. No FIN has come, unless one crossed ours on its way.
     pub(crate) const RESET_TAKEN: u32 = 8;
 }

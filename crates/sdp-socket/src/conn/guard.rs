@@ -122,8 +122,8 @@ mod tests {
     use super::*;
     use crate::conn::Stage;
 
-    /// Who closes the last number of a connection may have to ask the kernel about it, in a dead
-    /// family member's place.
+    /// A thread that closes the last number of a connection may have to ask the kernel about it, in
+    /// a dead family member's place.
     #[test]
     fn a_number_that_is_being_closed_still_leads_to_the_carrier() {
         let (_, conn) = conn::create(Stage::Kernel).unwrap();

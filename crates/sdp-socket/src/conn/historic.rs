@@ -1,6 +1,6 @@
-//! What a socket has of the historic SDP sockets: whether the program asked for one by its family, and the values of
-//! their two options. One word, so that the slots keep their size; it is copied by fork, and lost where the socket
-//! goes on in a new image.
+//! The historic SDP properties of a socket: whether the program asked for one by its family, and
+//! the values of their two options. One word, so that the slots keep their size; it is copied by
+//! fork, and lost where the socket goes on in a new image.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -57,7 +57,7 @@ impl Historic {
         self.0.load(Ordering::Relaxed) >> BIND_AT & BIND
     }
 
-    /// What the last `bind` came to, likewise.
+    /// The result of the last `bind`, likewise.
     pub(crate) fn note_bind(&self, error: u32) {
         self.change(BIND << BIND_AT, (error & BIND) << BIND_AT);
     }

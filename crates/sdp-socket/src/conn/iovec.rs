@@ -17,7 +17,8 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// Most bytes of one call: the kernel makes longer ones as if they were so long.
 pub(crate) const MOST: usize = 0x7fff_f000;
 
-/// A vector of the program's, before anything of it is looked at: what the kernel reads, the kernel checks.
+/// One of the program's vectors, before the library looks at any part of it: the kernel checks
+/// those that it reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Vector {
     iov: *const iovec,

@@ -1,12 +1,14 @@
-//! The states of a connection in this process, as data: event, state, next state, and who may cause it.
+//! The states of a connection in this process, as data: event, state, next state, and which
+//! function may cause it.
 //!
 //! The code keeps a connection's state as a [`Stage`] and bits of its flags. [`phase`] reads them
 //! as one of the twelve phases here; where one of them changes, [`check_change`] compares the
 //! change with [`TRANSITIONS`]. It costs nothing in a release build. `docs/spec/lifecycle.md` is
 //! made from the table, and a test keeps the two equal.
 //!
-//! What is no phase: how the program's end of a stream stands, who else holds the connection, and where it came from
-//! (which decides where a refused one goes: one that came from elsewhere is looked at again).
+//! Properties that are no phase: how the program's end of a stream stands, which other processes
+//! hold the connection, and where it came from (which decides where a refused one goes: the library
+//! looks again at one that came from elsewhere).
 
 use super::{flags::flag, slot::Stage};
 
@@ -39,7 +41,7 @@ pub(crate) enum Phase {
     Tcp,
 }
 
-/// What happens to a connection.
+/// The events of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Listen,
@@ -72,7 +74,7 @@ pub(crate) enum Event {
     GuardLost,
 }
 
-/// An event, the file and functions that cause it, what it is, and all changes that it may make.
+/// An event, the file and functions that cause it, its meaning, and all changes that it may make.
 #[cfg_attr(not(test), expect(dead_code, reason = "the document's part of it"))]
 pub(crate) struct Row {
     event: Event,
@@ -89,7 +91,7 @@ use Phase::{
     ParkedUnmet, Remote, Tcp,
 };
 
-/// Where a slot may begin, and by whom.
+/// The states in which a slot may begin, and the functions that begin it.
 #[cfg(test)]
 const BEGINNINGS: [(Phase, By, &str); 4] = [
     (New, ("lifecycle/open.rs", &["opened", "accepted"]), "a socket is made"),

@@ -1,4 +1,4 @@
-//! The connection's end of its lane, whatever carries it.
+//! The connection's end of its lane, on any fabric.
 //!
 //! [`AnyLink`] is the one place that knows all fabrics; a fabric more is a variant more in each of
 //! these enums. Every call is a `match`: with one variant there is nothing to decide.
@@ -50,7 +50,7 @@ pub(crate) enum AnyHalf<'a> {
     Shm(ShmHalf<'a>),
 }
 
-/// What an end of it says of itself.
+/// The words by which an end of it states its intent.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyEnd<'a> {
     /// On a segment.
@@ -72,7 +72,7 @@ impl AnyLink {
         Self::Shm(ShmLink::new(segment, side))
     }
 
-    /// The segment, for what works on it as it is: the fast path and the takeover by a
+    /// The segment, for code that works on it as it is: the fast path and the takeover from a
     /// killed process.
     #[inline(always)]
     pub(crate) const fn segment(&self) -> Segment {

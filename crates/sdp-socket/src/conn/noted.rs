@@ -22,7 +22,7 @@ impl Noted {
         self.serial.store(0, Relaxed);
     }
 
-    /// Whether nothing is noted. What was moved to the mirror is seen there then.
+    /// Whether nothing is noted. The mirror has the notes that were moved there.
     pub(crate) fn is_empty(&self) -> bool {
         self.serial.load(Acquire) == 0
     }

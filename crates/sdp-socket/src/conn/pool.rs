@@ -4,7 +4,8 @@
 //! `lifecycle` around fork and exec.
 //!
 //! [`sdp_fabric_shm::pool`] keeps them; here stands which may be kept, and when all are given up. Called where a connection
-//! attaches, is torn down or gives up a meeting, and around forks and changes of trust. Who takes one:
+//! attaches, is torn down or gives up a meeting, and around forks and changes of trust. These take
+//! one:
 //! [`crate::migration::reuse`].
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -19,14 +20,15 @@ use crate::{
 #[unsafe(link_section = ".data.hot")]
 pub(crate) static POOL: Pool = Pool::new();
 
-/// Ends of connections that never met, one in so many of which looks after segments shared with the dead.
+/// So many connections may end without having met before one of them looks for segments shared with
+/// dead processes.
 const LOOK_EVERY: u32 = 16;
 
 /// Counts them.
 static PASSED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether anything is kept: no fork is in progress, and the process has lanes. What slips through is undone by
-/// the second [`clear`] around a fork.
+/// Whether anything is kept: no fork is in progress, and the process has lanes. The second
+/// [`clear`] around a fork undoes one that slips through.
 fn is_keeping() -> bool {
     process::forks().is_multiple_of(2) && !process::is_retired()
 }
@@ -44,8 +46,8 @@ pub(crate) fn keep(conn: &Conn, kept: KeptSegment) {
     }
 }
 
-/// The connection is torn down, or forgets its segment: nobody uses it any more. True: mapping and user of the peer are
-/// the pool's.
+/// The connection is torn down, or forgets its segment: no call uses it any more. True: the pool
+/// now owns the mapping and the use of the peer.
 pub(crate) fn ended(conn: &Conn) -> bool {
     let lease = conn.lease.swap(0, Ordering::Relaxed);
     if lease == 0 {
@@ -73,15 +75,16 @@ pub(crate) fn call_off(conn: &Conn) {
     }
 }
 
-/// A connection ends that never met its other end: others that share segments with us may have ended meanwhile.
+/// A connection ends that never met its other end: other processes that share segments with this
+/// one may have ended meanwhile.
 pub(crate) fn passed_by() {
     if !POOL.is_empty() && PASSED.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
         POOL.drop_dead(process::peers());
     }
 }
 
-/// Before a fork, in the parent after it, and around leaving a trust domain: nothing stays mapped that no connection uses, and what was
-/// attached before does not come back.
+/// Before a fork, in the parent after it, and around leaving a trust domain: no segment without a
+/// connection stays mapped, and no segment that was attached before comes back.
 pub(crate) fn clear() {
     POOL.clear(process::peers());
     process::diag_client().close();

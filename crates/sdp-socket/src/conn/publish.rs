@@ -1,11 +1,11 @@
-//! What the statistics page says of this process's connections: rows, lanes, reasons.
+//! This process's connections in the statistics page: rows, lanes, reasons.
 //!
 //! Called by every room above whenever something is counted, and by [`super::slot`] when a
 //! connection ends.
 //!
-//! Used wherever a connection appears, changes lane or is refused one. Rows are opened without a system
-//! call; what the kernel's own tables can tell (state, addresses of candidates) is left to the
-//! readers. Nothing here decides anything.
+//! Used wherever a connection appears, changes lane or is refused one. Rows are opened without a
+//! system call; readers take from the kernel's own tables whatever those have (state, addresses of
+//! candidates). Nothing here decides anything.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -50,7 +50,7 @@ fn open_stats_row(conn: &Conn) {
     if conn.flags.fetch_or(flag::HAS_STATS_ROW, Ordering::SeqCst) & flag::HAS_STATS_ROW != 0 {
         return;
     }
-    // Without a system call: most connections are short. Who the row is about follows when the addresses
+    // Without a system call: most connections are short. The addresses of the row follow when they
     // are needed anyway ([`name_row`]); until then readers find it by the descriptor.
     let (local, remote) = conn.known_name().map_or((Endpoint::NONE, Endpoint::NONE), ends);
     let words = conn.row();
@@ -145,7 +145,7 @@ fn open_listener_row(conn: &Conn) {
     conn.set_stats_row(id);
 }
 
-/// Notes an event of the connection for those who look from outside.
+/// Records an event of the connection for tools that look from outside.
 pub(crate) fn record(
     conn: &Conn,
     kind: Kind,
@@ -168,7 +168,7 @@ pub(crate) struct QueuePair<'a> {
     pub(crate) retries: (u8, u8),
 }
 
-/// The connection has met, by this queue pair.
+/// The connection has met its other end, by this queue pair.
 #[cold]
 pub(crate) fn met(conn: &Conn, queue_pair: &QueuePair<'_>) {
     page::own(take_along);
@@ -297,7 +297,7 @@ pub(crate) fn count_next_reader(conn: &Conn, fd: i32, reason: Reason) {
     }
 }
 
-/// A connection that came from elsewhere has a row now: what was counted before is counted there.
+/// A connection that came from elsewhere has a row now: the bytes counted before are added to it.
 pub(crate) fn resume_count(conn: &Conn, fd: i32) {
     if let Some(row) = conn.row()
         && let Some(verdict) = socket_tags::counted_as(fd)
@@ -349,7 +349,8 @@ pub(crate) fn show_listener(conn: &Conn) {
     }
 }
 
-/// What this process has counted with `inherited` for its connections goes to the page in force.
+/// Moves the bytes that this process has counted in `inherited` for its connections to the page in
+/// force.
 pub(crate) fn take_along(inherited: &Page) {
     table::walk(|fd, entry| {
         let Entry::Conn(index) = entry else { return };

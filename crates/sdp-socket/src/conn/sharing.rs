@@ -1,4 +1,4 @@
-//! Who else may use this end of a connection: family members, as family memory tells.
+//! Which family members may use this end of a connection, by family memory.
 //!
 //! Called by every room that is about to change or trust something which a family member may
 //! change, too. Nothing here changes a lane.
@@ -29,8 +29,8 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     false
 }
 
-/// Whether a family member may have the connection open, as far as family memory tells, without
-/// asking the kernel.
+/// Whether a family member may have the connection open, by family memory, without asking the
+/// kernel.
 pub(crate) fn may_family_hold(conn: &Conn) -> bool {
     process::has_family()
         && conn

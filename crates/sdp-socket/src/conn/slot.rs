@@ -1,8 +1,8 @@
 //! A connection as this process sees it: one slot of a fixed arena.
 //!
-//! Everything here is private to the process (copied by fork, never shared): which segment is
-//! mapped, who the peer process is, how many calls have been seen. What family members share about
-//! a connection is in its row of family memory; what both ends share is in the segment.
+//! Everything here is private to the process (copied by fork, never shared): the mapped segment,
+//! the peer process, the number of calls seen. Family members share the connection's row of family
+//! memory; both ends share the segment.
 //!
 //! # Life of a slot
 //! FREE → LIVE (first descriptor) → CLOSING (last descriptor gone) → FREE (last call on it gone).
@@ -52,15 +52,15 @@ pub(crate) const CONNS: usize = DOORBELL_SLOTS as usize;
 /// Segments that one connection can have had in this process: it is not worth more.
 const LIVES: usize = 4;
 
-/// What [`Conn::spin`] holds before the first wait: nanoseconds that this may look for bytes.
+/// The value of [`Conn::spin`] before the first wait: nanoseconds that this may look for bytes.
 pub(crate) const NOTHING_LEARNT: u64 = 10_000;
 
 /// A half, from the program's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
-    /// What the program receives.
+    /// Bytes that the program receives.
     Receive = 0,
-    /// What the program sends.
+    /// Bytes that the program sends.
     Send = 1,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Conn {
     stats: AtomicU32,
     /// The family memory that the row is in: not the process's any more after a change of privilege.
     family: AtomicPtr<u8>,
-    /// Calls that sleep, or have slept, and hold the connection, and what is kept for them.
+    /// Calls that sleep, or have slept, and hold the connection, and the descriptor kept for them.
     retainer: Retainer,
     /// The descriptor that the connection was made with: a hint for tools.
     pub(crate) fd: AtomicI32,
@@ -145,7 +145,7 @@ pub(crate) struct Conn {
     ring_bytes: AtomicU32,
     /// This end's side.
     pub(crate) side: AtomicU32,
-    /// Whose turn it is to send.
+    /// The thread whose send has its message on the way.
     pub(crate) turn: SendTurn,
     /// When the meeting began, in nanoseconds; once attached, the last time a sender looked whether its
     /// reader lives, in ticks, and the consumer's head then.
@@ -155,15 +155,15 @@ pub(crate) struct Conn {
     pub(crate) one_way: AtomicU64,
     /// Until when the reader of a stream leaves it alone, in ticks ([`crate::wake::spin::leave_alone`]); 0: it does not.
     pub(crate) left_alone: AtomicU64,
-    /// What waits have learnt ([`crate::wake::spin::Learnt`]).
+    /// The result of earlier waits ([`crate::wake::spin::Learnt`]).
     pub(crate) spin: AtomicU64,
     /// Wake-ups for nothing since the last for something.
     pub(crate) idle_wakes: AtomicU32,
-    /// 1: the peer slept, and had to be woken, for what was sent since the last wait.
+    /// 1: the peer slept, and had to be woken, for bytes sent since the last wait.
     pub(crate) peer_slept: AtomicU32,
     /// Calls that sleep right now.
     asleep: AtomicU32,
-    /// An error number that the kernel told us while a call had bytes to answer with; 0 none. The next
+    /// An error number that the kernel reported while a call had bytes to return; 0 none. The next
     /// call reports it, as if the kernel still held it.
     pending_error: AtomicU32,
     // ---- the rest
@@ -200,15 +200,17 @@ pub(crate) struct Conn {
     pub(crate) refusals: AtomicU32,
     /// Code of the reason of the first `fall_back`, plus one; 0 none.
     fallback_reason: AtomicU32,
-    /// What is to be proven before a byte may leave the carrier ([`crate::datapath::proof`]); 0 nothing.
+    /// What has to be proven before a byte may leave the carrier ([`crate::datapath::proof`]); 0
+    /// nothing.
     pub(crate) proof: AtomicU32,
-    /// What the other socket had received when both agreed last, its lower half.
+    /// Bytes that the other socket had received when both agreed last, lower half.
     pub(crate) agreed: AtomicU32,
-    /// How often what came was what the other socket had sent, and looks in vain ([`crate::datapath::proof`]).
+    /// How often the bytes received were those that the other socket had sent, and looks in vain
+    /// ([`crate::datapath::proof`]).
     pub(crate) heard: AtomicU32,
-    /// What had come then, its lower half.
+    /// Bytes that had come then, lower half.
     pub(crate) heard_at: AtomicU32,
-    /// What it has of an SDP socket of old.
+    /// Its properties as a historic SDP socket.
     pub(crate) historic: Historic,
     next_free: AtomicU32,
 }
@@ -282,10 +284,10 @@ fn make_arena() -> bool {
     true
 }
 
-/// What ringing a peer by its doorbell came to.
+/// The result of signalling a peer by its doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signalled {
-    /// Nobody sleeps there: the bit in its page is enough.
+    /// No thread sleeps there: the bit in its page is enough.
     Awake,
     /// A thread slept there, and was woken.
     Asleep,
@@ -338,8 +340,8 @@ impl Conn {
         self.stats.store(RowId::NONE.raw(), Ordering::Relaxed);
         self.segment.store(null_mut(), Ordering::Relaxed);
         self.family.store(null_mut(), Ordering::Relaxed);
-        // SAFETY: the slot is TEARING: nobody else touches it. `write`, not assignment: a slot that was
-        // never used holds zeros, not a value to be dropped.
+        // SAFETY: the slot is TEARING: nothing else touches it. `write`, not assignment: a slot
+        // that was never used holds zeros, not a value to be dropped.
         unsafe { self.meeting.get().write(Rendezvous::new()) };
         self.peer.store(0, Ordering::Relaxed);
         self.historic.reset();
@@ -366,8 +368,7 @@ impl Conn {
         Stage::from_u32(self.stage.load(Ordering::Acquire))
     }
 
-    /// Whether its readiness is for the library to tell, because it has or had a lane beside the
-    /// carrier.
+    /// Whether the library reports its readiness, because it has or had a lane beside the carrier.
     #[inline]
     pub(crate) fn has_lanes(&self) -> bool {
         matches!(self.stage(), Stage::Attached | Stage::Guarded)
@@ -560,9 +561,9 @@ impl Conn {
         unsafe { Family::resume(base) }.static_row(index)
     }
 
-    /// Gives the segment, the peer and the row back before the connection ends, when it is on the kernel
-    /// lane for good and nobody but the caller, who uses it once, is in the middle of a call. For
-    /// processes with a single thread. False when it must wait for the end.
+    /// Gives the segment, the peer and the row back before the connection ends, when it is on the
+    /// kernel lane for good and no call is in progress but that of the caller, which uses it once.
+    /// For processes with a single thread. False when it must wait for the end.
     pub(crate) fn drop_lanes(&self) -> bool {
         if self.users() > 1 || self.stage() != Stage::Kernel {
             return false;
@@ -572,11 +573,11 @@ impl Conn {
         true
     }
 
-    /// Forgets segment and peer while the connection lives on, if nobody but the caller, who uses
-    /// it once, is in the middle of a call. The segment stays mapped until the end. False when it
+    /// Forgets segment and peer while the connection lives on, if no call is in progress but that
+    /// of the caller, which uses it once. The segment stays mapped until the end. False when it
     /// cannot be. The stage is not `Attached` any more. `given_up` runs when it is certain.
     pub(crate) fn put_segment_aside(&self, given_up: impl FnOnce()) -> bool {
-        // What was said of the segment, or of who shares it.
+        // Flags about the segment, or about the processes that share it.
         const SPENT: u32 =
             flag::PEER_HAS_DOORBELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
         let is_used = || self.users() > 1;
@@ -586,12 +587,13 @@ impl Conn {
         else {
             return false;
         };
-        // Who was in a call before must find the segment.
+        // A call that began before must find the segment.
         if is_used() {
             return false;
         }
         self.segment.store(null_mut(), Ordering::SeqCst);
-        // Who came since may have found it, and would use it with the state of the next one.
+        // A call that began since may have found it, and would use it with the state of the next
+        // one.
         if is_used() {
             self.segment.store(base, Ordering::Release);
             return false;
@@ -612,12 +614,12 @@ impl Conn {
         true
     }
 
-    /// Unmaps the segments and leaves the peer. Nobody else uses them.
+    /// Unmaps the segments and leaves the peer. Nothing else uses them.
     #[unsafe(link_section = ".text.hot")]
     fn unmap(&self) {
         let unmap = |base, bytes: &AtomicU32| {
             let len = sdp_shm::layout::segment_bytes(bytes.load(Ordering::Relaxed));
-            // SAFETY: a segment that was mapped for this connection, taken out of its word; nobody
+            // SAFETY: a segment that was mapped for this connection, taken out of its word; nothing
             // else uses it.
             unsafe { process::unmap(base, len) };
         };
@@ -645,7 +647,8 @@ impl Conn {
         self.leave_peer();
     }
 
-    /// Whether an earlier segment was put aside: who slept on that has armed what nobody looks at any more.
+    /// Whether an earlier segment was put aside: a thread that slept on that one has armed a word
+    /// at which no producer looks any more.
     pub(crate) fn has_segment_aside(&self) -> bool {
         self.aside.first().is_some_and(|(place, _)| !place.load(Ordering::SeqCst).is_null())
     }
@@ -674,7 +677,7 @@ impl Conn {
 
     #[inline]
     pub(crate) fn stats_row(&self) -> RowId {
-        // What is read next is which page the number belongs to ([`crate::process::page`]).
+        // The next read is which page the number belongs to ([`crate::process::page`]).
         RowId::from_raw(self.stats.load(Ordering::Acquire))
     }
 
@@ -700,8 +703,8 @@ impl Conn {
         Reason::from_code(self.fallback_reason.load(Ordering::Relaxed).checked_sub(1)?)
     }
 
-    /// The kernel has told the program of `error`: of the end of a connection only once, whatever ended it. What is
-    /// sent from here on the kernel answers, too.
+    /// The kernel has reported `error` to the program: it reports the end of a connection only
+    /// once, whatever ended it. The kernel answers all that is sent from here on, too.
     pub(crate) fn note_told(&self, error: Errno) {
         if carrier::is_end(error) {
             self.set(flag::RESET_TOLD | flag::PEER_GONE);
@@ -727,8 +730,9 @@ impl Conn {
         Some(result)
     }
 
-    /// Gives up a meeting in progress, by name or on a board, and leaves its stage for `to`: under one lock, or another
-    /// thread would begin anew in between. False: another thread is at it, and nothing has changed.
+    /// Gives up a meeting in progress, by name or by an offer slot, and moves to `to`, under one
+    /// lock: otherwise another thread would begin anew in between. False: another thread is at it,
+    /// and nothing has changed.
     pub(crate) fn abandon_meeting(&self, to: Stage) -> bool {
         self.try_meeting(|meeting| {
             meeting.abandon();
@@ -796,9 +800,9 @@ impl Conn {
         self.turn.reset();
         self.forget_kept();
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
-            // Another thread of the parent was in the middle of a step: what it left is not to be
-            // trusted, not even its descriptors, which are closed by exec or exit.
-            // SAFETY: the only thread of the child; `write`, so that nothing half done is dropped.
+            // Another thread of the parent was in the middle of a step: the state that it left is
+            // not to be trusted, not even its descriptors, which exec or exit closes. SAFETY: the
+            // only thread of the child; `write`, so that nothing half done is dropped.
             unsafe { self.meeting.get().write(Rendezvous::new()) };
             self.meeting_lock.store(0, Ordering::Relaxed);
         }
@@ -844,8 +848,8 @@ impl Conn {
         self.refs.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// The last descriptor is gone from the table, and what goes before the end has been done: the slot
-    /// is freed as soon as nobody uses it.
+    /// The last descriptor is gone from the table, and the steps before an end are done: the slot
+    /// is freed as soon as no call uses it.
     pub(crate) fn closed(&self) {
         self.state.store(CLOSING, Ordering::SeqCst);
         self.tear_down_if_unused();

@@ -1,19 +1,20 @@
-//! A half's private state as words of family memory: which word is what, and the order of the stores.
+//! A half's private state as words of family memory: the meaning of each word, and the order of the
+//! stores.
 //!
 //! Used by the holder of the half's lock ([`crate::datapath::lane`], [`crate::datapath::fast`]);
 //! [`crate::datapath::takeover`] relies on the order where that holder was killed before it had
 //! stored everything. The order stands here once, in [`finish_source`] and [`finish_sink`]; the
-//! fast path and the slow path go through both. Nothing is decided here: what the words say is
-//! checked by those who load them. Layout: `docs/spec/shm.md`, section 5.
+//! fast path and the slow path go through both. Nothing is decided here: functions that load the
+//! words check them. Layout: `docs/spec/shm.md`, section 5.
 //!
-//! A kill comes between two instructions, and the next owner, who knows of it from the kernel, sees
-//! what the instructions before it stored. So order here is the compiler's matter: no fence, no
-//! locked instruction.
+//! A kill comes between two instructions, and the next owner, which hears of it from the kernel,
+//! sees all that the instructions before it stored. So order here is the compiler's matter: no
+//! fence, no locked instruction.
 //!
 //! # Sending half
-//! What is published in the segment is sent. The private words follow, and the tail is the last of them:
-//! while it lags behind the published one, the others may be old or new, but for [`SOURCE_BASE`], which
-//! holds the stream position from before the message.
+//! A message that is published in the segment is sent. The private words follow, and the tail is
+//! the last of them: while it lags behind the published one, the others may be old or new, but for
+//! [`SOURCE_BASE`], which holds the stream position from before the message.
 //!
 //! # Receiving half
 //! One word, [`CURRENT`], says how far the half has been read, the head's low bits included; it is
@@ -47,11 +48,11 @@ pub(crate) const CURRENT: usize = 1;
 /// Receiving half: the seen tail ([`crate::datapath::fast`]), and the head as published.
 pub(crate) const SEEN_TAIL: usize = 8;
 pub(crate) const PUBLISHED: usize = 9;
-/// Receiving half: stream position before what is being taken.
+/// Receiving half: stream position before the message that is being taken.
 pub(crate) const SINK_BASE: usize = 10;
 /// Receiving half: not 0 while its unread bytes are handed over, or moved into another connection.
 pub(crate) const HANDING: usize = 11;
-/// Sending half: stream position before what is being sent.
+/// Sending half: stream position before the message that is being sent.
 pub(crate) const SOURCE_BASE: usize = 13;
 /// Sending half: the ring's origin. Receiving half: the origin as seen with the tail, right for as
 /// long as that is ahead of the head.
@@ -76,15 +77,15 @@ pub(crate) fn put(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
-/// Stores a word whose turn among its neighbours does not matter.
+/// Stores a word whose place among its neighbours does not matter.
 #[inline(always)]
 pub(crate) fn set(word: &AtomicU64, value: u64) {
     step();
     word.store(value, Ordering::Relaxed);
 }
 
-/// Stores what a published message changes in the sending half's words: `before` stores all but the tail,
-/// which is the last.
+/// Stores the changes that a published message makes to the sending half's words: `before` stores
+/// all but the tail, which is the last.
 #[inline(always)]
 pub(crate) fn finish_source(
     words: &HalfWords,
@@ -97,7 +98,7 @@ pub(crate) fn finish_source(
     put(&words[TAIL], tail);
 }
 
-/// What reading changes in the receiving half's words.
+/// The changes that reading makes to the receiving half's words.
 pub(crate) struct Progress {
     /// [`CURRENT`].
     pub(crate) current: u64,
@@ -109,8 +110,8 @@ pub(crate) struct Progress {
     pub(crate) head: u64,
 }
 
-/// Stores how far the receiving half has been read; `between` stores what has no place of its own in the order.
-/// What was freed may be published behind this.
+/// Stores how far the receiving half has been read; `between` stores words that have no place of
+/// their own in the order. Freed room may be published behind this.
 #[inline(always)]
 pub(crate) fn finish_sink(
     words: &HalfWords,

@@ -1,4 +1,5 @@
-//! The table against the code: its documentation, the functions that it names, and what real connections let happen.
+//! The table against the code: its documentation, the functions that it names, and the changes that
+//! real connections make.
 
 use core::{fmt::Write, sync::atomic::Ordering};
 use std::{
@@ -178,7 +179,7 @@ fn each_change_outside_the_table_is_refused() {
     assert!(refused.len() > 30, "{}", refused.len());
 }
 
-/// What must never be, said apart from the table.
+/// Changes that must never be, stated apart from the table.
 #[test]
 fn some_ways_there_are_not() {
     for to in PHASES {

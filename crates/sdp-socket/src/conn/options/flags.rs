@@ -63,8 +63,8 @@ table! {
         hands_over(UNSUITABLE, When::Always), "what they do, and whether they are refused, depends on the kernel";
 }
 
-/// The flags of a socket call that mean what flags of `preadv2` or `pwritev2` mean. `None`: the kernel's to say, which
-/// may make the call.
+/// The flags of a socket call that mean what flags of `preadv2` or `pwritev2` mean. `None`: for the
+/// kernel to judge, which may make the call.
 pub(crate) fn vector_flags(flags: c_int) -> Option<c_int> {
     let mut meant = 0;
     for bit in 0..u32::BITS {

@@ -1,4 +1,5 @@
-//! Options of the historic SDP sockets. The kernel under us knows none of them: they are kept and told here.
+//! Options of the historic SDP sockets. The kernel knows none of them: the library keeps them and
+//! reports them.
 //!
 //! The historic stack had them at the level of TCP; `SOL_SDP` stands in its headers, and is taken for the same.
 
@@ -20,7 +21,7 @@ const SDP_ZCOPY_THRESH: c_int = 80;
 const SDP_LAST_BIND_ERR: c_int = 81;
 /// The smallest threshold that means something: a page.
 const PAGE: c_int = 4096;
-/// What a threshold that was not set is told as.
+/// The value reported for a threshold that was not set.
 const NOT_SET: c_int = -1;
 
 table! {
@@ -111,7 +112,8 @@ pub(crate) unsafe fn get_option(
     if n > 0 && !memory::is_readable(value.cast(), n) {
         return Some(Err(Errno::EFAULT));
     }
-    // SAFETY: what a program gives to be written to, as the kernel would; both lead somewhere.
+    // SAFETY: the program's own output pointers, as the kernel would take them; both lead
+    // somewhere.
     unsafe {
         len.write_unaligned(n as socklen_t);
         core::ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), value.cast(), n);

@@ -1,11 +1,11 @@
-//! What each option, request and flag that a program can give to a socket means for its lane.
+//! The effect on the lane of each option, request and flag that a program can give to a socket.
 //!
 //! One table for each kind. The calls ask it, `docs/spec/socket-options.md` is made from it, and a
 //! test holds it complete against the kernel's headers (`tests/socket_options.rs`).
 //!
 //! An option that is not in the table is newer than the library. At the levels that decide what a
 //! stream delivers and how it ends (`SOL_SOCKET`, `IPPROTO_TCP`) it takes the connection off the
-//! lane: nobody knows what it changes. At the levels of packets (`IPPROTO_IP`, `IPPROTO_IPV6`) and
+//! lane, because its effect is unknown. At the levels of packets (`IPPROTO_IP`, `IPPROTO_IPV6`) and
 //! at levels of other protocols it does not.
 
 use libc::{c_int, c_void, socklen_t};
@@ -17,7 +17,7 @@ use crate::{
     process,
 };
 
-/// What becomes of the lane.
+/// The effect on the lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The library sees to it on the SDP lane.
@@ -35,8 +35,8 @@ pub struct Leaving {
     pub reason: Reason,
     /// For which values.
     pub when: When,
-    /// Unread bytes of the ring are handed to the kernel, which is to make sense of them, or to count them.
-    /// Otherwise the library's receive calls go on to deliver what is left.
+    /// Unread bytes of the ring are handed to the kernel, which is to interpret them, or to count
+    /// them. Otherwise the library's receive calls go on to deliver the rest.
     pub hands_over: bool,
 }
 
@@ -72,7 +72,7 @@ impl When {
 pub struct Row {
     /// Each name and its number.
     pub names: &'static [(&'static str, u32)],
-    /// What becomes of the lane.
+    /// The effect on the lane.
     pub verdict: Verdict,
     /// One sentence for the manual; empty where the verdict says all.
     pub note: &'static str,
@@ -108,14 +108,14 @@ const fn leaves(reason: Reason, when: When) -> Verdict {
     Verdict::Leaves(Leaving { reason, when, hands_over: false })
 }
 
-/// The same where the kernel goes on with what is unread.
+/// The same where the kernel goes on with the unread bytes.
 const fn hands_over(reason: Reason, when: When) -> Verdict {
     Verdict::Leaves(Leaving { reason, when, hands_over: true })
 }
 
 /// For options that only the kernel can honour.
 const UNSUITABLE: Reason = Reason::UnsuitableSocket;
-/// What is newer than the library.
+/// The verdict on an option that is newer than the library.
 const UNKNOWN: Verdict = hands_over(UNSUITABLE, When::Always);
 
 pub mod flags;
@@ -129,7 +129,7 @@ const fn named(number: c_int) -> u32 {
     number as u32
 }
 
-/// What setting an option means for the lane.
+/// The effect on the lane of setting an option.
 pub fn set(level: c_int, name: c_int) -> Verdict {
     match level {
         libc::SOL_SOCKET => socket::set(named(name)).unwrap_or(UNKNOWN),
@@ -140,7 +140,7 @@ pub fn set(level: c_int, name: c_int) -> Verdict {
     }
 }
 
-/// What asking for an option means: one of them is a receive call.
+/// The effect of asking for an option: one of them is a receive call.
 pub fn get(level: c_int, name: c_int) -> Verdict {
     match (level, name) {
         (libc::IPPROTO_TCP, tcp::ZEROCOPY_RECEIVE) => hands_over(UNSUITABLE, When::Always),
@@ -148,8 +148,9 @@ pub fn get(level: c_int, name: c_int) -> Verdict {
     }
 }
 
-/// After a `getsockopt` that succeeded: an error that the program has asked for with `SO_ERROR` is told, and no
-/// receive call tells it again. What the kernel has told the library alone is told in its place.
+/// After a `getsockopt` that succeeded: it has reported an error that the program asked for with
+/// `SO_ERROR`, and no receive call reports it again. An error that the kernel has reported to the
+/// library alone is returned in its place.
 ///
 /// # Safety
 /// The kernel has written to `value`, as many bytes as `len` says.
@@ -182,13 +183,13 @@ pub unsafe fn told(
     }
 }
 
-/// What an `ioctl` means.
+/// The effect of an `ioctl`.
 pub(crate) fn ioctl(request: libc::c_ulong) -> Verdict {
     // The kernel looks at 32 bits.
     requests::ioctl(request as u32).unwrap_or(KERNEL)
 }
 
-/// What an `fcntl` means.
+/// The effect of an `fcntl`.
 pub(crate) fn fcntl(command: c_int, arg: usize) -> Verdict {
     match command {
         libc::F_SETFL if arg as c_int & libc::O_ASYNC == 0 => KERNEL,
@@ -220,7 +221,8 @@ impl Leaving {
     }
 }
 
-/// Options of which the kernel tells a number, and that take a connection off its lane for some.
+/// Options for which the kernel returns a number, and that take a connection off its lane for some
+/// numbers.
 const ASKED: &[(c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, socket::TIMESTAMPING_OLD),
@@ -235,14 +237,14 @@ const ASKED: &[(c_int, c_int)] = &[
 /// The one with which calls would give wrong bytes on a lane.
 const HIDDEN: &[(c_int, c_int)] = &[(libc::SOL_SOCKET, libc::SO_PEEK_OFF)];
 
-/// Why a connection may not have a lane, although nothing was seen that stands in its way: a system call of the program's
-/// own may have set an option. A question costs both ends of a promotion more than it is worth where what is missed is
-/// less.
+/// Why a connection may not have a lane, although no hook saw anything against it: a system call of
+/// the program's own may have set an option. It leaves out options that would do less harm than the
+/// question costs both ends of a promotion.
 pub(crate) fn hidden_in_the_way(fd: c_int) -> Option<Reason> {
     asked(fd, HIDDEN)
 }
 
-/// The same of a connection that came from elsewhere, or whose listener had an option set.
+/// The same for a connection that came from elsewhere, or whose listener had an option set.
 pub(crate) fn in_the_way(fd: c_int) -> Option<Reason> {
     if let Some(reason) = asked(fd, ASKED) {
         return Some(reason);
@@ -266,8 +268,8 @@ fn asked(fd: c_int, options: &[(c_int, c_int)]) -> Option<Reason> {
     None
 }
 
-/// Whether a value that the kernel tells is one of those. Of an option that only takes effect when it is turned on,
-/// 0 is told where it never was.
+/// Whether a value that the kernel returns is one of those. For an option that only takes effect
+/// when it is turned on, the kernel returns 0 where it never was.
 fn is_set(when: When, value: i32) -> bool {
     match when {
         When::Always => value > 0,
@@ -275,7 +277,8 @@ fn is_set(when: When, value: i32) -> bool {
     }
 }
 
-/// Whether the kernel adds the time to what a `recvmsg` with room for control data receives.
+/// Whether the kernel adds the time to messages that a `recvmsg` with room for control data
+/// receives.
 #[cold]
 pub(crate) fn has_stamps(fd: c_int) -> bool {
     use socket::{TIMESTAMP_NEW, TIMESTAMP_OLD, TIMESTAMPNS_NEW, TIMESTAMPNS_OLD};
@@ -283,7 +286,8 @@ pub(crate) fn has_stamps(fd: c_int) -> bool {
     [TIMESTAMP_OLD, TIMESTAMPNS_OLD, TIMESTAMP_NEW, TIMESTAMPNS_NEW].into_iter().any(is_on)
 }
 
-/// Asked for no room, the kernel tells how long the filter is; a program that was attached as such it does not show.
+/// Asked for no room, the kernel returns how long the filter is; it does not show an attached
+/// program.
 fn has_filter(fd: c_int) -> bool {
     match kernel::getsockopt_len(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) {
         Ok(len) => len != 0,
@@ -309,7 +313,7 @@ mod tests {
         };
         let all = of(libc::SOL_SOCKET, socket::OPTIONS).chain(of(libc::IPPROTO_TCP, tcp::OPTIONS));
         for (level, name, number, verdict) in all {
-            // One question tells of both.
+            // One question covers both.
             let is_told_by_another = name == "SO_TIMESTAMPING_NEW";
             if let Verdict::Leaves(leaving) = verdict
                 && leaving.when != When::Always

@@ -2,11 +2,12 @@
 //! `wait::for_turn`, and what a [`CallGuard`](crate::wake::call_guard::CallGuard) gives back, also
 //! of a thread that is cancelled or jumps out.
 //!
-//! The turn is the real one; the half's lock, the wake-ups (each rings everybody who counts as
-//! asleep) and the order of calls are the model's. A wait for room ends by itself, one for the turn
-//! only by a doorbell: what bounds the sleep in the library is not there. Promises: nobody's bytes
-//! come into a message whose sender has the turn and did not lose it to a thread that had waited
-//! long enough; everybody is done in the end, and the turn is nobody's.
+//! The send turn is the real one; the half's lock, the wake-ups (each wakes every thread that
+//! counts as asleep) and the order of calls are the model's. A wait for room ends by itself, one
+//! for the send turn only by a doorbell: the model has no counterpart of the library's bound on the
+//! sleep. Promises: no other bytes come into a message whose sender has the send turn and did not
+//! lose it to a thread that had waited long enough; every thread is done in the end, and the send
+//! turn is free.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::{format, println, string::String, vec::Vec};
@@ -20,20 +21,20 @@ use super::SendTurn;
 enum Twin {
     /// None.
     Faithful,
-    /// A send that waits with a part of it sent does not take the turn.
+    /// A send that waits with a part of it sent does not take the send turn.
     TakesNoTurn,
-    /// It takes the turn when it has let the lock go.
+    /// It takes the send turn when it has released the lock.
     TakesLate,
-    /// A flag beside the word says whether there is a turn; ending one clears it, and then looks
-    /// whose it is.
+    /// A flag beside the word says whether there is a send turn; the thread that ends one clears
+    /// it, and looks at the owner afterwards.
     HasAFlag,
     /// One that waits looks before it counts as asleep.
     LooksEarly,
-    /// The end of a turn wakes nobody.
+    /// The end of a send turn wakes no thread.
     EndsSilently,
-    /// One that never comes back gives its turn up, but not its place.
+    /// A thread that never comes back gives its send turn up, but not its place.
     KeepsItsPlace,
-    /// It gives its turn up first, then its place.
+    /// It gives its send turn up first, then its place.
     GivesThePlaceLast,
 }
 
@@ -41,31 +42,31 @@ enum Twin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
     Begin,
-    /// Has the lock, and is to look whose turn it is.
+    /// Has the lock, and is to look which thread has the send turn.
     Locked,
-    /// Its own, or nobody's.
+    /// It has the send turn, or the turn is free.
     Sends,
     /// A part is sent; has the lock.
     Takes,
     /// Without the lock: waits for room.
     Room,
-    /// Another thread has the turn: without the lock, `for_turn`.
+    /// Another thread has the send turn: without the lock, `for_turn`.
     Asks,
     LooksEarly(u8),
     Counts(u8),
     Looks(u8),
     Sleeps(u8),
-    /// Woken, or out of patience with this one.
+    /// Woken, or its wait for this one timed out.
     Wakes,
     Ends(u8),
     RingsFor,
-    /// Leaves the call: gives up its place, its turn, rings.
+    /// Leaves the call: gives up its place, its send turn, signals.
     Leaves,
     EndsOwn,
     EndedLate,
     Rings,
     Done,
-    /// In the middle of `end` with a flag: read as the turn of this one's, the flag cleared, the
+    /// In the middle of `end` with a flag: read as the send turn of this one, the flag cleared, the
     /// word written (and handed on).
     Read(u8),
     Cleared(u8),
@@ -78,7 +79,8 @@ struct Thread {
     /// Parts of the message still to be sent, messages after it.
     parts: u8,
     messages: u8,
-    /// Has sent a part of this message and not all, and another thread may have ended its turn.
+    /// Has sent a part of this message and not all, and another thread may have ended its send
+    /// turn.
     lost: bool,
     /// Counts as asleep, and was rung for.
     counted: bool,
@@ -145,7 +147,7 @@ impl Sending {
         Ok(())
     }
 
-    /// The turn of `whose` is over, as far as one atomic operation goes; where `n` goes on.
+    /// `whose` ends its send turn, as far as one atomic operation goes; where `n` goes on.
     fn end(&self, s: &mut S, whose: u8, patience: bool, then: [At; 2]) -> At {
         let thread = u32::from(whose);
         if self.twin == Twin::HasAFlag {
@@ -159,7 +161,7 @@ impl Sending {
         if ended { then[0] } else { then[1] }
     }
 
-    /// Where `n` goes on when it has ended the turn of `whose`, or not.
+    /// Where `n` goes on when it has ended the send turn of `whose`, or not.
     fn after_end(&self, n: usize, whose: u8, ended: bool) -> At {
         match (u32::from(whose) == id(n), ended && self.twin != Twin::EndsSilently) {
             (true, true) => At::Rings,
@@ -342,7 +344,7 @@ impl Model for Sending {
             to.extend(self.step(s, n).map(|next| (names[n], next)));
             let at = s.threads[n].at;
             self.turn.0.store(s.word, Ordering::Relaxed);
-            // What is done under the lock, or in a section, ends first.
+            // Work under the lock, or in a critical section, ends first.
             let may_go = matches!(
                 at,
                 At::Begin | At::Room | At::Asks | At::Looks(_) | At::Sleeps(_) | At::Wakes

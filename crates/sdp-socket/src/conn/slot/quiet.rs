@@ -1,5 +1,5 @@
 //! Whether a thread is at work on connections, or a connection has a row in family memory: asked
-//! before the process gives up what they use. Changes nothing.
+//! before the process gives up memory that these use. Changes nothing.
 
 use core::{
     ptr::NonNull,
@@ -28,7 +28,7 @@ fn has_rows_in(base: *mut u8) -> bool {
 /// Family memory of a trust domain that the process has left. `is_unused`: no connection has a row
 /// in it, and there is no other thread; it is unmapped. Else private zeros take its place once no
 /// connection has a row in it, because a thread may have looked up its address just before; a row
-/// that it then opens there is nobody else's.
+/// that it then opens there is its own.
 pub(crate) fn give_up_family(base: NonNull<u8>, is_unused: bool) {
     if is_unused || !has_rows_in(base.as_ptr()) {
         // SAFETY: mapped in this length, by this process or its parent, and left by this one; its

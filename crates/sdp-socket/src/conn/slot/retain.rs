@@ -1,13 +1,13 @@
-//! What keeps a connection past the close of its numbers: calls that sleep on it.
+//! Keeps a connection past the close of its numbers, for calls that sleep on it.
 //!
 //! A call that is about to sleep holds the connection ([`crate::wake::call_guard`]). A thread that
-//! closes a number of it meanwhile leaves a hidden duplicate, which the calls go on with. How many
-//! calls hold it and which duplicate they have stand in one word, so that the duplicate is taken
-//! away in the moment in which nobody holds, and by one thread. Where the program's last number
-//! went while calls held, the same word says that the thread which takes the duplicate away also
-//! ends the connection.
+//! closes a number of it meanwhile leaves a hidden duplicate, which the calls go on with. The
+//! number of calls that hold it and the duplicate that they have stand in one word, so that one
+//! thread takes the duplicate away, at the moment in which no call holds the connection. Where the
+//! program's last number went while calls held, the same word says that the thread which takes the
+//! duplicate away also ends the connection.
 //!
-//! What it refuses: to find a number where the process has none left. Such calls see a closed descriptor.
+//! It refuses to find a number where the process has none left. Such calls see a closed descriptor.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,11 +18,12 @@ use crate::process::{self, table};
 
 /// In a retainer's upper half: something is kept, but the number is not ours any more.
 const LOST: u32 = 1;
-/// In a retainer's upper half, beside what is kept: the thread that takes it ends the connection.
+/// In a retainer's upper half, beside the kept number: the thread that takes the number ends the
+/// connection.
 const ENDS: u32 = 1 << 31;
 
-/// How many calls hold a connection, and in the upper half what is kept for them: 0 nothing, [`LOST`], else
-/// the hidden number + 2; with [`ENDS`].
+/// How many calls hold a connection, and in the upper half the number kept for them: 0 none,
+/// [`LOST`], else the hidden number + 2; with [`ENDS`].
 #[derive(Debug)]
 pub(super) struct Retainer(AtomicU64);
 
@@ -38,7 +39,7 @@ const fn word(calls: u32, kept: u32) -> u64 {
     (kept as u64) << 32 | calls as u64
 }
 
-/// What was kept, for the thread that took it away.
+/// The number that was kept, for the thread that took it away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Kept(u32);
 
@@ -51,7 +52,7 @@ impl Kept {
         }
     }
 
-    /// Whether it is the caller who ends the connection.
+    /// Whether the caller has to end the connection.
     pub(crate) const fn ends(self) -> bool {
         self.0 & ENDS != 0
     }
@@ -66,7 +67,8 @@ impl Retainer {
         Self(AtomicU64::new(0))
     }
 
-    /// Nobody holds, nothing is kept. For a connection that nobody else uses; whether something was kept.
+    /// No call holds, no number is kept. For a connection that nothing else uses; whether a number
+    /// was kept.
     pub(super) fn reset(&self) -> bool {
         kept_in(self.0.swap(0, Ordering::SeqCst)) != 0
     }
@@ -96,7 +98,7 @@ impl Retainer {
         self.0.fetch_update(ORDER.0, ORDER.1, keep).is_ok()
     }
 
-    /// `to` (none: nothing) is in the place of `from`, if that is what is kept.
+    /// Puts `to` (none: nothing) in the place of `from`, if that is kept.
     pub(super) fn replace(&self, from: i32, to: Option<i32>) -> bool {
         let fresh = to.map_or(LOST, |to| to as u32 + 2);
         let replace = |now| {
@@ -106,13 +108,14 @@ impl Retainer {
         self.0.fetch_update(ORDER.0, ORDER.1, replace).is_ok()
     }
 
-    /// Takes away what is kept, after which the caller ends the connection. False: nothing is kept.
+    /// Takes away the kept number, after which the caller ends the connection. False: nothing is
+    /// kept.
     pub(super) fn put_end_off(&self) -> bool {
         let put_off = |now| (kept_in(now) != 0).then(|| word(calls_in(now), kept_in(now) | ENDS));
         self.0.fetch_update(ORDER.0, ORDER.1, put_off).is_ok()
     }
 
-    /// As [`Retainer::put_end_off`] where nothing is kept, and nobody but the caller keeps something: `raw` is.
+    /// As [`Retainer::put_end_off`] where no number is kept, and only the caller keeps one: `raw`.
     pub(super) fn put_end_off_with(&self, raw: i32) {
         self.0.fetch_or(word(0, (raw as u32 + 2) | ENDS), Ordering::SeqCst);
     }
@@ -125,7 +128,7 @@ impl Retainer {
         left.is_ok_and(|before| calls_in(before) == 1 && kept_in(before) != 0)
     }
 
-    /// Takes away what is kept, if nobody holds. For one caller only.
+    /// Takes away the kept number, if no call holds the connection. For one caller only.
     pub(super) fn take(&self) -> Option<Kept> {
         let take = |now| (calls_in(now) == 0 && kept_in(now) != 0).then_some(0);
         self.0.fetch_update(ORDER.0, ORDER.1, take).ok().map(|before| Kept(kept_in(before)))
@@ -153,7 +156,7 @@ pub(crate) fn each_kept(mut each: impl FnMut(&'static Conn)) {
     }
 }
 
-/// Before the process exits: each connection that only calls hold open, and what was kept for them.
+/// Before the process exits: each connection that only calls hold open, and the number kept for it.
 pub(crate) fn each_kept_number(mut each: impl FnMut(&'static Conn, i32)) {
     if KEPT_ONES.load(Ordering::SeqCst) == 0 {
         return;
@@ -233,8 +236,8 @@ impl Conn {
         (table::entry(raw) == Some(table::Entry::Hidden)).then_some(raw)
     }
 
-    /// Keeps what `fd` names for the calls that hold the connection, if nothing is kept yet: the number is
-    /// about to be closed.
+    /// Keeps a duplicate of `fd` for the calls that hold the connection, if none is kept yet: the
+    /// number is about to be closed.
     pub(crate) fn keep(&self, fd: i32) {
         if self.retainer.kept().is_some() {
             return;
@@ -247,8 +250,8 @@ impl Conn {
         }
     }
 
-    /// Takes away what is kept, if nobody holds the connection: the caller closes it, and [ends](Kept::ends)
-    /// the connection if that was put off.
+    /// Takes away the kept number, if no call holds the connection: the caller closes it, and
+    /// [ends](Kept::ends) the connection if that was put off.
     pub(crate) fn take_kept(&self) -> Option<Kept> {
         let kept = self.retainer.take()?;
         KEPT_NUMBERS.fetch_sub(1, Ordering::SeqCst);
@@ -266,8 +269,8 @@ impl Conn {
     }
 
     /// `fd`, the last number of the program's, is gone from the table. True: the caller ends the
-    /// connection; false: the thread that takes away what is kept does, and the caller tries that
-    /// too. The caller uses it.
+    /// connection; false: the thread that takes the kept number away does, and the caller tries
+    /// that too. The caller uses it.
     pub(crate) fn ends_now(&self, fd: i32) -> bool {
         if !self.is_kept() {
             return true; // a call that comes now finds it closed
@@ -278,8 +281,8 @@ impl Conn {
         if self.retainer.put_end_off() {
             return false;
         }
-        // The last call took it away before the end was put off, and another one may be about to sleep. Nobody
-        // else has a number to keep.
+        // The last call took it away before the end was put off, and another one may be about to
+        // sleep. No other thread has a number to keep.
         let Some(raw) = process::hidden_duplicate(fd) else {
             KEPT_ONES.fetch_sub(1, Ordering::SeqCst);
             return true; // nor have we: the calls find it closed

@@ -1,12 +1,12 @@
 //! A model of calls that sleep on a connection while its numbers are closed: `ConnGuard`,
 //! `CallGuard::hold`, `lifecycle::closing` and `left`, and the tear-down of the slot.
 //!
-//! The word of holds and what is kept is the real one; table, descriptors, users, the half's locks
+//! The word of holds and kept numbers is the real one; table, descriptors, users, the half's locks
 //! and the order of calls are the model's, one atomic operation or system call a step. Promises:
-//! the connection ends once, when what goes before an end was done with an open number; not while a
-//! call sleeps that holds it; a call that was asleep when the close of its number began finds a
+//! the connection ends once, when the steps before an end were done with an open number; not while
+//! a call sleeps that holds it; a call that was asleep when the close of its number began finds a
 //! number when it wakes; under a half's lock a number is what it was, and the row is the
-//! connection's; nobody uses a slot that was torn down; and what was kept is closed, once.
+//! connection's; no thread uses a slot that was torn down; and the kept number is closed, once.
 
 use core::sync::atomic::Ordering;
 use std::{format, string::String, vec, vec::Vec};
@@ -24,24 +24,25 @@ enum Twin {
     KeepsLate,
     /// It does not look again after that for calls that have fallen asleep.
     KeepsOnce,
-    /// A close does not wait for those who use the number.
+    /// A close does not wait for threads that use the number.
     ClosesAtOnce,
-    /// Nor does who closes what was kept.
+    /// Nor does the thread that closes the kept number.
     ClosesKeptAtOnce,
-    /// The row is given back when the connection ends, not when nobody uses it any more.
+    /// The row is given back when the connection ends, not when the last user has released it.
     LetsGoEarly,
     /// It does not acquire the connection.
     WithoutGuard,
-    /// Who leaves takes what is kept, looks whether a call holds the connection, and puts it back
-    /// then.
+    /// A leaving call takes the kept number, looks whether a call holds the connection, and puts it
+    /// back then.
     PutsBack,
-    /// The last call to leave ends what was put off, also if another thread has what was kept.
+    /// The last call to leave ends a connection whose end was put off, also if another thread has
+    /// the kept number.
     EndsWithNothing,
-    /// That the end was put off is said elsewhere than with what is kept.
+    /// The put-off end is stored elsewhere than with the kept number.
     SaysSoElsewhere,
-    /// A close that puts the end off relies on what was kept before.
+    /// A close that puts the end off relies on the number kept before.
     RefersToNothing,
-    /// Who takes what was kept ends the connection, put off or not.
+    /// The thread that takes the kept number ends the connection, put off or not.
     EndsAnyway,
 }
 
