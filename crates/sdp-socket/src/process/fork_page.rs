@@ -1,11 +1,12 @@
-//! What a process that forks, and its children, write: all on one page.
+//! The words that a process that forks and its children write, all on one page.
 //!
-//! Whatever a fork child writes the kernel copies first, a page at a time, and what the parent writes
-//! afterwards it has to look at again. Most children of servers that fork for each connection make a few calls
-//! and end; for them these copies were the largest part of what the library cost. So the words that every
-//! fork and every short connection changes, the first places of the descriptor table and the first slots of
-//! connections lie together here. Their meaning belongs to the modules that name them; nothing is decided
-//! here, and what is seldom written stays where it is used.
+//! The kernel copies each page that a fork child writes, first, and looks again at each page that
+//! the parent writes afterwards. Most children of servers that fork for each connection make a few
+//! calls and end; for them these copies were the largest part of what the library cost. So the
+//! words that every fork and every short connection changes, the first places of the descriptor
+//! table and the first slots of connections lie together here. The modules that name them give them
+//! their meaning; nothing is decided here, and words that are seldom written stay where they are
+//! used.
 
 use core::{
     cell::UnsafeCell,
@@ -17,19 +18,21 @@ use sdp_sys::tls::Sections;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Slots of connections on the page: a listener and what it accepted last.
+/// Slots of connections on the page: a listener and the last connection that it accepted.
 pub(crate) const CONNS: usize = 2;
-/// Descriptors whose places in the table are on the page: all numbers of a small server, hidden ones too.
+/// Descriptors whose places in the table are on the page: all numbers of a small server, hidden
+/// ones too.
 pub(crate) const DESCRIPTORS: usize = 256;
 
 /// Bytes of a connection's slot, which `conn` holds against its own.
 pub(crate) const CONN_BYTES: usize = 512;
 
-/// Room for a connection's slot; zeros until it is used for the first time. What it means is `conn`'s.
+/// Room for a connection's slot; zeros until it is used for the first time. `conn` gives it its
+/// meaning.
 #[repr(C, align(128))]
 pub(crate) struct Place(UnsafeCell<[u8; CONN_BYTES]>);
 
-// SAFETY: nothing is read or written through this type, it only tells where the bytes are.
+// SAFETY: nothing is read or written through this type, it only says where the bytes are.
 unsafe impl Sync for Place {}
 
 impl Place {
@@ -115,12 +118,12 @@ pub(crate) struct Busy {
     pub(crate) early: AtomicU32,
 }
 
-/// The epoll lock, on a cache line of its own: who waits for it looks at nothing else.
+/// The epoll lock, on a cache line of its own: a thread that waits for it looks at nothing else.
 #[repr(C, align(64))]
 pub(crate) struct Lock {
     pub(crate) epoll_lock: AtomicU32,
     pub(crate) epoll_forking: AtomicU32,
-    /// Changes of registrations that a wait under way must know of. Written under the lock.
+    /// Changes of registrations that a wait in progress must know of. Written under the lock.
     pub(crate) epoll_changes: AtomicU64,
 }
 

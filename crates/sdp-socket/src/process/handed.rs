@@ -21,9 +21,10 @@ impl<T: Sync> Handed<T> {
         }
     }
 
-    /// What was handed in.
+    /// The value that was handed in.
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or made from a shared reference that lasts as long as the process; nobody writes through it.
+        // SAFETY: null, or made from a shared reference that lasts as long as the process; nothing
+        // writes through it.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }

@@ -1,4 +1,4 @@
-//! What the process has once: identity, family memory, doorbell, hidden descriptors.
+//! The single objects of a process: identity, family memory, doorbell, hidden descriptors.
 //!
 //! Nothing exists until the first connection: a program that never opens one pays nothing. Everything
 //! is made under the start lock, inside a critical section, with raw system calls.
@@ -27,7 +27,8 @@ use crate::process::{
 const HIDDEN_CEILING: i32 = 256;
 /// Room below the ceiling (or the limit) for hidden descriptors.
 const HIDDEN_ROOM: i32 = 64;
-/// Multiple of bytes to which the statistics page is mapped, and room before it: what writes past the loader's data shall meet nothing.
+/// Multiple of bytes to which the statistics page is mapped, and room before it: a write past the
+/// loader's data shall hit nothing.
 const PLACE: usize = 4096;
 /// Number from which the statistics page's descriptor is looked for. The kernel keeps the table of a process that uses
 /// no number beyond 63 in the process itself; each fork of one that does allocates a table, and each exit frees one.
@@ -89,7 +90,7 @@ pub(crate) fn retire() {
 }
 
 /// Makes a system call of ours where no call holds a connection, unless the process has retired.
-/// Short: nobody counts it ([`sdp_sys::threads`]).
+/// Short: [`sdp_sys::threads`] does not count it.
 pub(crate) fn beside_calls(call: impl FnOnce()) {
     let _section = section::Guard::enter();
     if !is_retired() {
@@ -121,7 +122,7 @@ pub(crate) fn count_fork() {
 /// Children are born into another process namespace: ids mean something else there.
 static CHILDREN_ELSEWHERE: &AtomicBool = &FORK_PAGE.children_elsewhere;
 
-/// What it was before.
+/// Returns the value before.
 pub(crate) fn set_children_elsewhere(yes: bool) -> bool {
     CHILDREN_ELSEWHERE.swap(yes, Ordering::SeqCst)
 }
@@ -270,7 +271,7 @@ pub(crate) fn forget_hidden(raw: i32) {
     table::unhide(raw);
 }
 
-/// A hidden descriptor for what `raw` names; none when no number is left.
+/// A hidden duplicate of `raw`; none when no number is left.
 pub(crate) fn hidden_duplicate(raw: i32) -> Option<i32> {
     let fresh = fd::duplicate_above(raw, hidden_min(), false).ok()?;
     keep_hidden(fresh).then_some(fresh)
@@ -300,9 +301,9 @@ pub(crate) fn unhide(cell: &AtomicI32) {
     }
 }
 
-/// Maps family memory. What each fork child touches of it is its end, for which the kernel makes a page of its tables in
-/// each, unless one is there that it copied for something private: the first threads' memory, below which the kernel maps
-/// what comes later.
+/// Maps family memory. Each fork child touches the end of it, for which the kernel makes a page of
+/// page tables in the child, unless one is there that it copied for private memory: the first
+/// threads' memory, below which the kernel places later mappings.
 fn map_family() -> Option<NonNull<u8>> {
     if kernel::auxiliary(libc::AT_PAGESZ) != sdp_shm::ring::PAGE as usize {
         return Fresh::shared(FAMILY_BYTES).map(Fresh::keep); // what is cut off are pages of this size
@@ -314,13 +315,14 @@ fn map_family() -> Option<NonNull<u8>> {
     fresh.keep_part(end - FAMILY_BYTES - first, FAMILY_BYTES)
 }
 
-/// Where a statistics page is best mapped; 0: anywhere. What each fork child touches of it is its beginning: behind the
-/// loader, whose private data the kernel copied a page of its tables for.
+/// Where a statistics page is best mapped; 0: anywhere. Each fork child touches its beginning:
+/// behind the loader, for whose private data the kernel has copied a page of page tables.
 pub(crate) fn place_of_page() -> usize {
     sys_loader::end().map_or(0, |end| end.next_multiple_of(PLACE) + PLACE)
 }
 
-/// Makes what the first connection needs, unless it is there. False when the process has none (no memory, retired).
+/// Makes the objects that the first connection needs, unless they are there. False when the process
+/// has none (no memory, retired).
 #[inline]
 pub(crate) fn start() -> bool {
     if STARTED.load(Ordering::Acquire) == 2 { !is_retired() } else { begin() }
@@ -402,7 +404,8 @@ pub(crate) fn rejoin_family() -> bool {
     true
 }
 
-/// Before the process ends, or leaves all lanes: gives back what family members could wait for.
+/// Before the process ends, or leaves all lanes: gives back family memory that family members could
+/// wait for.
 pub(crate) fn leave_family() {
     if let Some((family, slot)) = family() {
         family.leave(slot);
@@ -414,8 +417,9 @@ pub(crate) fn leave_family() {
 pub(crate) fn begin_anew(pid: Option<i32>) {
     PID.store(pid.unwrap_or_else(sys_pid::current) as u32, Ordering::Relaxed);
     forget_nonce();
-    // Threads that were at it do not exist here: the next one that needs it begins anew.
-    // What is as it should be is not written: each page that is costs a copy of it.
+    // Threads that were in the middle of it do not exist here: the next one that needs it begins
+    // anew. A word that has its value already is not written: each page that is written costs a
+    // copy.
     if STARTED.load(Ordering::Relaxed) == 1 {
         STARTED.store(0, Ordering::Relaxed);
     }
@@ -442,12 +446,13 @@ pub(crate) fn take_family() -> Option<NonNull<u8>> {
     NonNull::new(FAMILY.swap(null_mut(), Ordering::AcqRel))
 }
 
-/// What the first connection needs is to be made anew.
+/// The objects that the first connection needs are to be made anew.
 pub(crate) fn forget_start() {
     let _ = STARTED.compare_exchange(2, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// What is to be done with what a number of the table named, when the number names it no more: `lifecycle` hands it in.
+/// The function to call with an entry of the table that its number names no more: `lifecycle` hands
+/// it in.
 pub(crate) static EVICTED: Handed<fn(Entry)> = Handed::none();
 
 /// A number that names something else now leaves this behind.

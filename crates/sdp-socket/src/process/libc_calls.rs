@@ -19,15 +19,16 @@ pub type Ppoll =
 pub type EpollPwait =
     unsafe extern "C" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
 
-/// What the host has to do before the first connection.
+/// The preload library's work before the first connection.
 pub type FirstConnection = extern "C" fn();
 
 static PPOLL: AtomicUsize = AtomicUsize::new(0);
 static EPOLL_PWAIT: AtomicUsize = AtomicUsize::new(0);
 static FIRST_CONNECTION: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells the socket layer where the real waits are, and what to call before the first connection.
-/// Called once, by the preload library's constructor; without it raw system calls are used.
+/// Gives the socket layer the functions for real waits, and one to call before the first
+/// connection. Called once, by the preload library's constructor; without it raw system calls are
+/// used.
 pub fn install(ppoll: Ppoll, epoll_pwait: EpollPwait, first_connection: FirstConnection) {
     PPOLL.store(ppoll as usize, Ordering::Release);
     EPOLL_PWAIT.store(epoll_pwait as usize, Ordering::Release);
@@ -50,7 +51,7 @@ fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
-/// The set of signals that the program hands to a wait. The kernel looks at it, and libc on the way
+/// The set of signals that the program hands to a wait. The kernel reads it, and libc on the way
 /// there; nothing else.
 #[derive(Clone, Copy)]
 pub(crate) struct Mask(*const sigset_t);
@@ -60,7 +61,7 @@ impl Mask {
     pub(crate) const NONE: Self = Self(ptr::null());
 
     /// # Safety
-    /// Null, or what the program handed to a wait that has not returned yet.
+    /// Null, or the set that the program passed to a wait that has not returned yet.
     pub(crate) unsafe fn new(mask: *const sigset_t) -> Self {
         Self(mask)
     }

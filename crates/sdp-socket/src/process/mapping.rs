@@ -1,8 +1,8 @@
 //! Memory that this process maps for itself, and how it gives that back.
 //!
-//! Called by rooms that make a table, an arena or a page. A mapping that nobody else knows yet is a
-//! [`Fresh`] and goes when that is dropped. Once its address is in a shared word, no type can tell
-//! that nobody uses it any more: [`unmap`] and [`give_up`] are unsafe, and their callers say why.
+//! Called by rooms that make a table, an arena or a page. A mapping that no other thread knows yet
+//! is a Once its address is in a shared word, no type can tell that nobody uses it any more:
+//! [`unmap`] and [`give_up`] are unsafe, and their callers say why.
 
 use core::{
     mem::ManuallyDrop,
@@ -18,7 +18,7 @@ pub(crate) fn map_private(len: usize) -> Option<NonNull<u8>> {
     Fresh::private(len).map(Fresh::keep)
 }
 
-/// A mapping that nobody else knows. Unmapped when dropped.
+/// A mapping that no other thread knows. Unmapped when dropped.
 pub(crate) struct Fresh {
     base: NonNull<u8>,
     len: usize,
@@ -56,8 +56,9 @@ impl Fresh {
         ManuallyDrop::new(self).base
     }
 
-    /// Becomes what `word` names, which names nothing yet. Another thread may have been faster:
-    /// then that thread's memory stays, and this goes. What `word` names now.
+    /// Makes `word`, which names nothing yet, name this mapping. Another thread may have been
+    /// faster: then that thread's memory stays, and this goes. Returns the memory that `word` names
+    /// now.
     pub(crate) fn publish<T>(self, word: &AtomicPtr<T>) -> *mut T {
         let at = self.base.as_ptr().cast();
         match word.compare_exchange(null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
@@ -66,7 +67,7 @@ impl Fresh {
         }
     }
 
-    /// Keeps `len` bytes from `from` on; what lies before and behind is unmapped.
+    /// Keeps `len` bytes from `from` on; the bytes before and behind are unmapped.
     pub(crate) fn keep_part(self, from: usize, len: usize) -> Option<NonNull<u8>> {
         let all = ManuallyDrop::new(self);
         let behind = all.len.checked_sub(from.checked_add(len)?)?;
@@ -90,7 +91,7 @@ impl From<Mapped> for Fresh {
 impl Drop for Fresh {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: a mapping, or pages of one, that nobody else knows.
+        // SAFETY: a mapping, or pages of one, that no other thread knows.
         let _ = unsafe { sys!(libc::SYS_munmap, self.base.as_ptr(), self.len) };
     }
 }
@@ -98,7 +99,7 @@ impl Drop for Fresh {
 /// Gives a mapping back.
 ///
 /// # Safety
-/// `len` bytes at `at` are a mapping of this process's making, and nobody uses it any more.
+/// `len` bytes at `at` are a mapping of this process's making, and nothing uses it any more.
 #[inline]
 pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
     drop(Fresh { base: at, len });
@@ -108,7 +109,7 @@ pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
 /// of a look at it finds memory, though not the old one.
 ///
 /// # Safety
-/// `len` bytes at `at` are a mapping of this process's making. If `is_unused`, nobody uses it any
+/// `len` bytes at `at` are a mapping of this process's making. If `is_unused`, nothing uses it any
 /// more; else zeros are values for all that may still use it.
 pub(crate) unsafe fn give_up(at: NonNull<u8>, len: usize, is_unused: bool) {
     if is_unused {

@@ -1,4 +1,4 @@
-//! What a process has once: identity, settings, rules, descriptors, pages and the log.
+//! The single objects of a process: identity, settings, rules, descriptors, pages and the log.
 //!
 //! The lowest room: every other one may call it.
 

@@ -1,11 +1,11 @@
-//! The process's statistics page: making it, handing it in, and whose it is after a fork.
+//! The process's statistics page: making it, handing it in, and which process's page is in force
+//! after a fork.
 //!
-//! Used by [`crate::process`] and by whatever counts. A fork child is a *borrower* at first: it
-//! goes on counting in the page of the process that forked it, without rows of its own, because
+//! Used by [`crate::process`] and by all code that counts. A fork child is a *borrower* at first:
+//! it goes on counting in the page of the process that forked it, without rows of its own, because
 //! most children of servers that fork for each connection are gone after a few calls, and a page
 //! costs more than those. It gets its own page once it has used connections for a while, uses an
-//! SDP lane, listens, or is about to change its privileges. What a page says is decided in
-//! [`crate::conn::publish`].
+//! SDP lane, listens, or is about to change its privileges. The rules for the page in force are in
 //!
 //! **Order.** A row number belongs to one page. A thread that counts must read the number before it reads
 //! which page is in force ([`crate::conn::publish::of_row`]): a number of the own page is stored
@@ -89,8 +89,8 @@ fn make() {
     hand_in();
 }
 
-/// Closes the page's descriptor, unless the program did so by a system call that nobody saw, and has something
-/// else there by now.
+/// Closes the page's descriptor, unless the program did so by a system call that the library did
+/// not see, and has another file there by now.
 pub(crate) fn close_number() {
     let raw = NUMBER.swap(-1, Ordering::AcqRel);
     // In one step: the program may have got the number for a file of its own.
@@ -158,8 +158,9 @@ pub(crate) fn is_borrower() -> bool {
     BORROWER.load(Ordering::Acquire) != 0
 }
 
-/// Brings to the page in force what this process has counted with another page for its
-/// connections. The caller's: this room knows no connections. Always [`crate::conn::publish::take_along`].
+/// Moves the counts that this process made in another page for its connections to the page in
+/// force. The caller does it: this room knows no connections. Always
+/// [`crate::conn::publish::take_along`].
 pub(crate) type TakeAlong = fn(&Page);
 
 /// Whether the page is this process's own. A borrower's call on a connection counts towards that;
@@ -223,8 +224,9 @@ pub(crate) fn own(take_along: TakeAlong) -> bool {
     moved
 }
 
-/// Gives up the page of others in which this process counted once, if it is not the one in force. Only while
-/// no other thread can be in the middle of that, or where it may lose what it counts.
+/// Gives up the page of another process in which this one counted once, if it is not the one in
+/// force. Only while no other thread can be in the middle of counting there, or where its counts
+/// may be lost.
 fn forget_host() {
     let inherited = INHERITED.load(Ordering::Acquire);
     if inherited == PAGE.load(Ordering::Acquire)
@@ -242,7 +244,8 @@ fn forget_host() {
 /// not make one later either.
 pub(crate) fn leave_host(for_good: bool, take_along: TakeAlong) {
     let _section = section::Guard::enter();
-    // Another thread's move is a few system calls, in a section too: what it leaves must be there to be forgotten.
+    // Another thread's move is a few system calls, in a section too: this waits until the page that
+    // it leaves can be given up.
     for _ in 0..MOVE_LOOKS {
         if !MOVING.load(Ordering::Acquire) {
             break;
@@ -251,8 +254,8 @@ pub(crate) fn leave_host(for_good: bool, take_along: TakeAlong) {
     }
     let borrower = if own(take_along) { 0 } else { BORROWER.swap(0, Ordering::AcqRel) };
     if borrower != 0 {
-        // No memory or no descriptor for a page of its own: nothing is counted any more, or not before the next
-        // connection, whose page counts the process.
+        // No memory or no descriptor for a page of its own: the process counts nothing any more, or
+        // nothing before the next connection, and the page in force counts the process.
         if !for_good
             && borrower & LEFT == 0
             && let Some(page) = current()

@@ -1,11 +1,11 @@
-//! Memory for what a call works on, where it is too long for the stack: a thread may have a small one, and a hook takes
-//! a few KiB of it at most.
+//! Memory for arrays of a call that are too long for the stack: a thread may have a small one, and
+//! a hook takes a few KiB of it at most.
 //!
-//! Used by `readiness` for arrays of `poll` and `select`, and by `splice` for pieces of files. A
-//! few places, mapped when they are first needed and kept: what a poll of thousands of descriptors
-//! touches is a page or two. A call that finds none free does without. A signal handler that leaves
-//! a call for good takes its place with it: then there is one place less. In a fork child the
-//! places of threads that it does not have are free.
+//! Used by `readiness` for arrays of `poll` and `select`, and by `splice` for pieces of files. It
+//! has a few places, mapped when they are first needed and kept: a poll of thousands of descriptors
+//! touches a page or two. A call that finds none free does without. A signal handler that leaves a
+//! call for good takes its place with it: then there is one place less. In a fork child the places
+//! of threads that it does not have are free.
 
 use core::{
     hint::black_box,
@@ -25,7 +25,8 @@ pub(crate) const ENTRIES: usize = 65_536;
 const PLACES: usize = 32;
 
 static MAPPED: [AtomicPtr<pollfd>; PLACES] = [const { AtomicPtr::new(null_mut()) }; PLACES];
-/// The thread that uses a place, by the address of its words, which a fork child's only thread has too; 0 nobody.
+/// The thread that uses a place, by the address of its words, which a fork child's only thread has
+/// too; 0 none.
 static USERS: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
 /// A place was used once: until then a fork child has nothing to look at.
 static IS_USED: &AtomicBool = &fork_page::FORK_PAGE.scratch;
@@ -73,7 +74,7 @@ impl Scratch {
             {
                 continue;
             }
-            // Only who has the place writes it.
+            // Only the thread that has the place writes it.
             let at = NonNull::new(mapped.load(Ordering::Relaxed)).or_else(|| {
                 let fresh = process::map_private(ENTRIES * size_of::<pollfd>())?.cast();
                 mapped.store(fresh.as_ptr(), Ordering::Relaxed);
@@ -90,7 +91,7 @@ impl Scratch {
         None
     }
 
-    /// The entries; what is in them is left from earlier uses.
+    /// The entries; their content is left from earlier uses.
     pub(crate) fn entries(&mut self) -> &mut [pollfd] {
         // SAFETY: mapped for as long as the process lives, aligned to a page, plain integers for which
         // everything is valid; the place is this value's alone.

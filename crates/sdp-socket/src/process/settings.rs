@@ -1,8 +1,8 @@
 //! Rules and tunables: read at the first connection from environment and rule file, and again when the file
 //! has changed.
 //!
-//! Used by whatever asks for a verdict or a tunable. Never waits for anybody: only a regular file is
-//! read, and what cannot be read means `both` for everything.
+//! Used by all code that asks for a verdict or a tunable. Never waits: only a regular file is read,
+//! and a file that cannot be read means `both` for everything.
 
 mod rules;
 mod tune;
@@ -33,7 +33,7 @@ const ENVIRONMENT_MAX: usize = 65_536;
 /// Rule file when the environment names none.
 const DEFAULT_FILE: &[u8] = b"/etc/libsdp.conf\0";
 
-/// What the constructor copied from the environment: the program may change it later.
+/// The constructor's copy of a part of the environment: the program may change that later.
 struct Captured {
     tunables: UnsafeCell<Tunables>,
     /// Which of [`KEYS`] the environment set, a bit each.
@@ -132,7 +132,7 @@ unsafe fn c_bytes(at: *const u8, max: usize) -> &'static [u8] {
     }
 }
 
-/// The constructor's part: copies what will be needed.
+/// The constructor's part: copies the variables that will be needed.
 ///
 /// # Safety
 /// As for [`crate::api::calls::constructed`].
@@ -231,7 +231,7 @@ pub(crate) fn become_child() {
     let _ = STATE.compare_exchange(LOADING, CAPTURED_ONLY, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// What the rules are made of.
+/// The texts that the rules are made of.
 fn texts() -> rules::Texts {
     let is_simple = CAPTURED.is_simple.load(Ordering::Relaxed) != 0;
     let path: &[u8] = if is_simple {
@@ -249,7 +249,7 @@ fn load_once() {
     // A child of a fork that ran into another thread's load loads again.
     let is_read = rules::load(texts);
     rules::with_table(log::start);
-    // The default file need not be there, and `/dev/null` is a way to say that none is wanted.
+    // The default file need not be there, and `/dev/null` is a way to ask for none.
     let path = texts.path;
     let is_named = ![&b"\0"[..], DEFAULT_FILE, b"/dev/null\0", b""].contains(&path);
     if is_named && !is_read {
@@ -263,13 +263,13 @@ fn load_once() {
     STATE.store(LOADED, Ordering::Release);
 }
 
-/// Puts what the rules in force say beside their verdicts where hot paths read it.
+/// Puts the settings that the rules in force have beside their verdicts where hot paths read them.
 fn take_over() {
     let (file, kinds) = rules::summary();
     TUNED.tells_clients_apart.store(kinds.tells_clients_apart.into(), Ordering::Relaxed);
     TUNED.has_strict_servers.store(kinds.has_strict_servers.into(), Ordering::Relaxed);
     TUNED.fill(&Sources::with(&file));
-    // A borrower counts in another process's page, which tells of that one.
+    // A borrower counts in another process's page, which describes that process.
     if !page::is_borrower() {
         show();
     }
@@ -296,7 +296,7 @@ pub(crate) fn publish() {
     }
 }
 
-/// Who sets tunables, the last first: who asked for it while the process runs, environment, rules.
+/// The sources of tunables, the last first: a request while the process runs, environment, rules.
 struct Sources<'a> {
     asked: (Tunables, u32),
     environment: (&'a Tunables, u32),
@@ -304,7 +304,7 @@ struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// What was asked for and what the environment says, before the file. As [`tune::asked`].
+    /// Requests and environment, which come before the file. As [`tune::asked`].
     fn with(file: &'a Tunables) -> Self {
         // SAFETY: not written any more.
         let environment = unsafe { &*CAPTURED.tunables.get() };
@@ -315,8 +315,8 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Who decides about a tunable, with the word for it that tools show. Each but the file may also say
-    /// "the default", so that the value does not tell.
+    /// The source that decides about a tunable, with the word for it that tools show. Each but the
+    /// file may also ask for "the default", so that the value alone does not show its source.
     fn of(&self, key: &Key) -> (&Tunables, &'static [u8]) {
         let bit = bit(|known| known.name == key.name);
         if self.asked.1 & bit != 0 {
@@ -336,8 +336,8 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// Before a socket listens, connects or is accepted: if the rule file was not looked at for a while, that is
-/// done now, and what it says by now holds; so does what [`attend`] finds.
+/// Before a socket listens, connects or is accepted: looks at the rule file if that was not done
+/// for a while, and applies what it says by now; applies the requests that [`attend`] finds, too.
 #[inline]
 pub(crate) fn refresh() {
     if rules::is_due() {
@@ -503,7 +503,7 @@ impl Tuned {
         self.keeps_segments.load(Ordering::Relaxed) != 0
     }
 
-    /// What a program gets that asks for io_uring.
+    /// The answer to a program that asks for io_uring.
     pub(crate) fn io_uring(&self) -> IoUring {
         match self.io_uring.load(Ordering::Relaxed) {
             1 => IoUring::Deny,

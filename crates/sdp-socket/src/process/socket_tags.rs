@@ -1,15 +1,14 @@
-//! What an open socket remembers of us wherever it goes: record locks on bytes that no socket has.
+//! Marks that stay on an open socket wherever it goes: record locks on bytes that no socket has.
 //!
 //! Called by `conn/publish.rs`, `lifecycle` and `migration/holders.rs`.
 //!
 //! Family memory ends at exec and does not travel with SCM_RIGHTS; locks of the open socket do,
-//! through fork, exec and messages, until nobody has it open any more. Two things are told this
-//! way: that a process who passed the connection on may still use it ([`announce`]), and as what
-//! the end was counted in the report, so that the next process does not count it again
-//! ([`count_as`]).
+//! through fork, exec and messages, until no process has it open any more. They carry two facts:
+//! that a process which passed the connection on may still use it ([`announce`]), and how the
+//! report has counted the end, so that the next process does not count it again ([`count_as`]).
 //!
-//! Each holder of the socket can set such locks: what is read here changes counts and delays lanes,
-//! and nothing else.
+//! Each holder of the socket can set such locks: a forged one changes counts and delays lanes, and
+//! nothing else.
 
 use libc::{c_int, c_short};
 use sdp_sys::kernel;
@@ -25,8 +24,8 @@ const RUN_BYTES: i64 = 1 << 9;
 /// Every other one is used: the kernel would melt neighbours into one lock.
 const STEP: i64 = 2;
 
-/// A lock of the process (`F_SETLK`), which the kernel drops when the process closes the connection or ends,
-/// or of the open socket (`F_OFD_SETLK`), dropped when nobody has that open any more.
+/// A lock of the process (`F_SETLK`), which the kernel drops when the process closes the connection
+/// or ends, or of the open socket (`F_OFD_SETLK`), dropped when no process has that open any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     Process,
@@ -43,8 +42,7 @@ pub(crate) fn is_announced(fd: c_int) -> bool {
     find(fd, PASSED_ON, 1).is_none_or(|found| found.is_some())
 }
 
-/// Remembers as what this end of a connection is counted in this run's report: a raw
-/// [`sdp_stats::Verdict`].
+/// Marks the socket with how this run's report counts this end of a connection: a raw
 pub(crate) fn count_as(fd: c_int, verdict: u32) {
     let Some(at) = place(verdict) else { return };
     let old = find(fd, first(), RUN_BYTES).flatten();
@@ -56,7 +54,7 @@ pub(crate) fn count_as(fd: c_int, verdict: u32) {
     }
 }
 
-/// As what this end is counted already; `None`: not in this run.
+/// How this end is counted already; `None`: not in this run.
 pub(crate) fn counted_as(fd: c_int) -> Option<u32> {
     let at = find(fd, first(), RUN_BYTES).flatten()?;
     // Another program's lock may begin before our bytes.
@@ -84,8 +82,8 @@ fn set(fd: c_int, whose: Whose, at: i64, kind: c_int) {
     };
 }
 
-/// Where the first lock begins that touches the `len` bytes from `at` and is not this process's own; `None`:
-/// the kernel does not tell.
+/// Where the first lock begins that touches the `len` bytes from `at` and is not this process's
+/// own; `None`: the kernel does not report it.
 fn find(fd: c_int, at: i64, len: i64) -> Option<Option<i64>> {
     let mut lock = record(at, len, libc::F_WRLCK);
     kernel::blocking_lock(fd, &mut lock).ok()?;

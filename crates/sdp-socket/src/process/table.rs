@@ -1,4 +1,4 @@
-//! The descriptor table: what each number is to us.
+//! The descriptor table: the library's meaning of each number.
 //!
 //! Private to the process, copied by fork. One word per descriptor, zero for everything that is not
 //! ours, read without a lock by every hook. Connections live in a fixed arena that is never
@@ -34,7 +34,7 @@ const KIND_SHIFT: u32 = 28;
 const KIND_CONN: u32 = 1;
 const KIND_SET: u32 = 2;
 const KIND_HIDDEN: u32 = 3;
-/// Named a connection whose close is under way: names nothing, but is not the kernel's yet.
+/// Named a connection whose close is in progress: names nothing, but is not the kernel's yet.
 const CLOSING: u32 = 4 << KIND_SHIFT;
 /// How long a call waits for another thread that is in the middle of a close, and how long each
 /// short sleep is.
@@ -44,7 +44,7 @@ const CLOSE_SLEEP_NS: i64 = 100_000;
 #[unsafe(link_section = ".bss.hot")]
 static HAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// What a descriptor is to us.
+/// The library's meaning of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A stream socket, by index in the connection arena.
@@ -75,7 +75,7 @@ impl Entry {
     }
 }
 
-/// The word of a number: what it names, zero if that is none of ours.
+/// The word of a number: the entry that it names, zero for none.
 #[inline(always)]
 pub(crate) fn word(fd: i32) -> Option<&'static AtomicU32> {
     NEAR.get(fd as usize).or_else(|| far(fd))
@@ -118,7 +118,7 @@ pub(crate) fn is_tracked(fd: i32) -> bool {
     word.is_some_and(|w| w.load(Ordering::Relaxed) != 0)
 }
 
-/// What the descriptor is to us.
+/// The entry of a descriptor.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Option<Entry> {
     Entry::decode(word(fd)?.load(Ordering::Acquire))
@@ -128,7 +128,7 @@ pub(crate) fn entry(fd: i32) -> Option<Entry> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoPlace;
 
-/// Makes `fd` name `entry`; what it named before.
+/// Makes `fd` name `entry`; returns the entry before.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
     let word = place(fd).ok_or(NoPlace)?;
@@ -136,13 +136,14 @@ pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
     Ok(Entry::decode(word.swap(entry.encode(), Ordering::SeqCst)))
 }
 
-/// Makes `fd` name nothing; what it named before.
+/// Makes `fd` name nothing; returns the entry before.
 pub(crate) fn clear(fd: i32) -> Option<Entry> {
     Entry::decode(word(fd)?.swap(0, Ordering::SeqCst))
 }
 
-/// As [`clear`], until [`end_close`]: calls of other threads on the number, which still leads to the carrier, wait for
-/// that ([`await_close`]). What they sent would go past the end that the peer has been told.
+/// As [`clear`], until [`end_close`]: calls of other threads on the number, which still leads to
+/// the carrier, wait for that ([`await_close`]). Bytes that they sent would go behind the end that
+/// the peer has seen.
 #[inline(never)]
 pub(crate) fn begin_close(fd: i32) -> Option<Entry> {
     if !HAS_CLOSED.load(Ordering::Relaxed) {
@@ -183,10 +184,11 @@ fn await_close_here(fd: i32) {
     end_close(fd);
 }
 
-/// In a fork child: closes that other threads of the parent were in the middle of are nobody's here.
+/// In a fork child: no thread goes on with closes that other threads of the parent were in the
+/// middle of.
 #[inline(always)]
 pub(crate) fn forget_closes() {
-    // Read first: what is not written is not copied for the child.
+    // Read first: a page that is not written is not copied for the child.
     if HAS_CLOSED.load(Ordering::SeqCst) {
         forget_closes_here();
     }
@@ -226,7 +228,7 @@ pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
     }
 }
 
-/// The first descriptor from `fd` on that is ours, and what it is.
+/// The first descriptor from `fd` on that has an entry, and the entry.
 #[unsafe(link_section = ".text.hot")]
 fn first_from(fd: i32) -> Option<(i32, Entry)> {
     let mut next = fd as usize;

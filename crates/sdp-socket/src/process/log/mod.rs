@@ -1,11 +1,12 @@
-//! The log that a `log` statement asks for: what the library decided, in the historic libsdp's words.
+//! The log that a `log` statement asks for: the library's decisions, in the historic libsdp's
+//! words.
 //!
-//! Used where a socket is given its rule, where a half changes lanes and where the settings are read.
-//! Nothing is written unless a `log` statement (of the rule file, or `sdp run --log`) or
-//! `sdp_debug_level` ([`trace`]) asks for it: a library in a stranger's process does not speak
-//! unasked. A line never waits: what the destination does not take at once is lost, and so is what
-//! is more than [`LINES_MAX`] lines in a second. Nothing here uses an allocator, libc's clock
-//! tables or libc's stdio.
+//! Used where a socket is given its rule, where a half changes lanes and where the settings are
+//! read. Nothing is written unless a `log` statement (of the rule file, or `sdp run --log`) or
+//! `sdp_debug_level` ([`trace`]) asks for it: a library in a foreign process does not speak
+//! unasked. A line never waits: bytes that the destination does not take at once are lost, and so
+//! are lines beyond [`LINES_MAX`] in a second. Nothing here uses an allocator, libc's clock tables
+//! or libc's stdio.
 
 mod sink;
 
@@ -22,7 +23,7 @@ use crate::process::{self, settings};
 pub(crate) enum Level {
     /// Rules that were tried.
     Tried = 3,
-    /// What a lookup gave.
+    /// The result of a lookup.
     Found = 4,
     /// A line per listener, connection and change of lane.
     Summary = 7,
@@ -50,7 +51,7 @@ pub(crate) fn wants(level: Level) -> bool {
     least != 0 && level as u32 >= least
 }
 
-/// Bytes of a line; what is longer is cut.
+/// Bytes of a line; the rest of a longer one is cut off.
 const LINE_MAX: usize = 512;
 
 /// A line in the making.
@@ -136,7 +137,7 @@ impl Line {
     }
 }
 
-/// What descriptor 2 is when the process begins: a program may make something else of it.
+/// The file that descriptor 2 names when the process begins: a program may put another one there.
 pub(crate) fn remember_stderr(identity: sdp_sys::stat::Identity) {
     sink::remember_stderr(identity);
 }
@@ -156,9 +157,9 @@ pub(crate) fn start(config: &Config) {
     LEAST.store(log.min_level.into(), Ordering::Release);
 }
 
-/// Takes `sdp_debug_level` over, which may be changed while the process runs: 0 leaves the log to its statement; 1 has
-/// a line per connection and change of lane, 2 what lookups gave, 3 and more the rules tried. Without a statement they
-/// go to the system log.
+/// Takes `sdp_debug_level` over, which may be changed while the process runs: 0 leaves the log to
+/// its statement; 1 has a line per connection and change of lane, 2 also the results of lookups, 3
+/// and more the rules tried. Without a statement they go to the system log.
 pub(crate) fn trace(debug_level: u32) {
     let asked_for = ASKED_FOR.load(Ordering::Relaxed);
     let traced = match debug_level {
@@ -233,7 +234,7 @@ pub(crate) fn rules_kept(state: RuleState, errors: u32) {
     });
 }
 
-/// What was wrong with the rules.
+/// The errors found in the rules.
 pub(crate) fn settings(config: &Config) {
     for diagnostic in config.diagnostics() {
         let (level, kind): (_, &[u8]) = match diagnostic.severity() {
@@ -255,7 +256,7 @@ pub(crate) fn no_file(path: &[u8]) {
     });
 }
 
-/// A lookup and the way to it.
+/// A lookup and the steps to its result.
 pub(crate) fn lookup(config: &Config, role: Role, address: [u8; 16], port: u16, verdict: &Verdict) {
     if !wants(Level::Found) {
         return;

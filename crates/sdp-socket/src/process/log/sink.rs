@@ -1,8 +1,9 @@
 //! Where log lines go: descriptor 2, the system log, or a file that only its owner can have prepared.
 //!
-//! A destination is opened for each line and closed again: a log is for looking into something, and a
-//! descriptor that is kept would have to survive fork, exec and programs that close what they do not
-//! know. Every call is made so that it cannot wait, and no line is ever written to a connection.
+//! A destination is opened for each line and closed again: a log serves an investigation, and a
+//! descriptor that is kept would have to survive fork, exec and programs that close descriptors
+//! that they do not know. Every call is made so that it cannot wait, and no line is ever written to
+//! a connection.
 
 use core::{
     cell::UnsafeCell,
@@ -34,7 +35,7 @@ static KIND: AtomicU32 = AtomicU32::new(0);
 
 struct Target {
     name: UnsafeCell<([u8; NAME_MAX + 1], usize)>,
-    /// What descriptor 2 was when the process began.
+    /// The file that descriptor 2 named when the process began.
     stderr: UnsafeCell<Option<Identity>>,
 }
 
@@ -45,7 +46,7 @@ unsafe impl Sync for Target {}
 static TARGET: Target =
     Target { name: UnsafeCell::new(([0; NAME_MAX + 1], 0)), stderr: UnsafeCell::new(None) };
 
-/// What descriptor 2 is when the process begins; for the constructor.
+/// Remembers the file that descriptor 2 names when the process begins; for the constructor.
 pub(super) fn remember_stderr(identity: Identity) {
     // SAFETY: before KIND, see `Target`.
     unsafe { *TARGET.stderr.get() = Some(identity) };
@@ -137,7 +138,7 @@ pub(super) fn write(program: &[u8], message: &[u8]) {
         *end = b'\n';
         line.len = line.len.wrapping_add(1);
     }
-    // What cannot be written is lost: there is nobody to tell.
+    // A line that cannot be written is lost: there is no place to report it.
     let _ = match kind {
         STDERR => stderr(line.bytes()),
         SYSLOG => syslog(line.bytes()),
@@ -146,8 +147,8 @@ pub(super) fn write(program: &[u8], message: &[u8]) {
     };
 }
 
-/// Writes to what `stat` tells of `fd`. A file that has reached the process's limit is left alone: the kernel
-/// would end the program with SIGXFSZ for our line.
+/// Writes to `fd`, a file as `stat` describes it. A file that has reached the process's limit is
+/// left alone: the kernel would end the program with SIGXFSZ for our line.
 fn put(fd: i32, stat: &Stat, bytes: &[u8]) -> Result<(), Errno> {
     if stat.is_regular() && stat.size >= memfd::file_size_limit()? {
         return Err(Errno(libc::EFBIG));
@@ -213,7 +214,8 @@ fn file(bytes: &[u8]) -> Result<(), Errno> {
     put(file.raw(), &stat, bytes)
 }
 
-/// Whether a directory is ours alone: nobody else can have put a log file into it.
+/// Whether only this process's user can write to a directory, so that no other user can have put a
+/// log file into it.
 fn is_private(stat: Stat) -> bool {
     stat.uid == effective_uid() && stat.permissions() & 0o077 == 0
 }

@@ -1,14 +1,15 @@
 //! The rules in force: read at the first connection, and again when the file has changed.
 //!
-//! Used through [`super`]. The table lies in memory of its own, which only a process with rules has. A new
-//! table takes the old one's place in one step; the old memory is used for the next one when nobody can be
-//! reading it any more. Calls that make connections look at the file's identity, at most each
-//! [`LOOK_EVERY_MS`]; other calls pay nothing. What the file says now holds for connections from then on,
-//! except:
+//! Used through [`super`]. The table lies in memory of its own, which only a process with rules
+//! has. A new table takes the old one's place in one step; the old memory is used for the next one
+//! when no thread can be reading it any more. Calls that make connections look at the file's
+//! identity, at most each [`LOOK_EVERY_MS`]; other calls pay nothing. What the file says now holds
+//! for connections from then on, except:
 //!
 //! * a file with an error keeps the former rules, whole, and so does one that cannot be read;
 //! * a file that has just been written to is taken once it has rested for [`REST_MS`];
-//! * in another root directory, or where the file has a relative name, nothing is looked at.
+//! * in another root directory, or where the file has a relative name, the library does not look at
+//!   the file.
 
 use core::{
     cell::UnsafeCell,
@@ -30,11 +31,11 @@ use sdp_sys::{
 
 use crate::process::{self, log, page};
 
-/// Longest rule file that is read; what lies beyond is ignored.
+/// Longest rule file that is read; the rest of a longer one is ignored.
 const FILE_MAX: usize = 256 * 1024;
 /// A look at the file holds for so long.
 const LOOK_EVERY_MS: u64 = 400;
-/// A file that was written to less than this ago may be half of what it is going to be.
+/// A file that was written to less than this ago may be incomplete.
 const REST_MS: u64 = 200;
 /// Until the next look at such a file.
 const LOOK_SOON_MS: u64 = 100;
@@ -50,7 +51,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static BUSY: AtomicU32 = AtomicU32::new(0);
 /// When the file is to be looked at, in milliseconds of the coarse clock.
 static NEXT_MS: AtomicU64 = AtomicU64::new(NEVER);
-/// A thread of the parent was in the middle of it: what is known is in doubt.
+/// A thread of the parent was in the middle of it: the knowledge of the file is in doubt.
 static IN_DOUBT: AtomicU32 = AtomicU32::new(0);
 
 /// One version of a file.
@@ -76,9 +77,9 @@ fn rests(changed_ns: u64) -> bool {
     time::unix_ns().checked_sub(changed_ns).is_none_or(|ago| ago >= REST_MS * 1_000_000)
 }
 
-/// What is known of the file and of the memory for tables.
+/// The library's knowledge of the file and of the memory for tables.
 struct Known {
-    /// What was read last; `None`: there was none, or it is to be read again.
+    /// The version read last; `None`: there was none, or it is to be read again.
     version: Option<Version>,
     /// There was a file.
     is_there: bool,
@@ -86,17 +87,17 @@ struct Known {
     root: Option<Identity>,
     /// A table that is not in force any more.
     spare: Option<NonNull<Config>>,
-    /// As tools are told.
+    /// The state that tools see.
     told: Rules,
 }
 
-/// What tools are told, for a page that is made later.
+/// The words that tools see, for a page that is made later.
 static TOLD: RuleWords = RuleWords::new();
 
 struct Cell(UnsafeCell<Known>);
 
-// SAFETY: used by the loader, alone, before NEXT_MS says that anybody may look, and then by the
-// thread that has BUSY.
+// SAFETY: used by the loader, alone, before NEXT_MS lets other threads look, and then by the thread
+// that has BUSY.
 unsafe impl Sync for Cell {}
 
 static KNOWN: Cell = Cell(UnsafeCell::new(Known {
@@ -115,14 +116,15 @@ fn with<T>(body: impl FnOnce(&Config) -> T) -> Option<T> {
     // In this order, as `replace` looks at them: a table that was taken away before this is not found here,
     // and one that is found here is not used again before this thread has left it.
     READERS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: tables are mappings that stay; nobody writes to one that is in force, or that a reader may have.
+    // SAFETY: tables are mappings that stay; no thread writes to one that is in force, or that a
+    // reader may have.
     let config = unsafe { IN_FORCE.load(Ordering::SeqCst).as_ref() };
     let answer = config.map(body);
     READERS.fetch_sub(1, Ordering::SeqCst);
     answer
 }
 
-/// What a socket of this role and address gets.
+/// The verdict for a socket of this role and address.
 pub(crate) fn verdict(
     role: Role,
     address: [u8; 16],
@@ -137,13 +139,14 @@ pub(crate) fn verdict(
     .unwrap_or(Family::Both)
 }
 
-/// Counts the tables that were in force: who keeps a verdict asks again when this is another.
+/// Counts the tables that were in force: a caller that keeps a verdict asks again when this has
+/// changed.
 #[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Acquire)
 }
 
-/// The rule file, and what stands in front of its rules.
+/// The rule file, and the text in front of its rules.
 #[derive(Clone, Copy)]
 pub(super) struct Texts {
     /// Path with its NUL; empty: no file.
@@ -193,7 +196,8 @@ fn make(known: &mut Known, texts: Texts, file: &[u8], is_read: bool) -> Option<N
         Some(spare) => spare,
         None => process::map_private(size_of::<Config>())?.cast(),
     };
-    // SAFETY: fresh zeros, which are a valid table, or one that nobody reads any more; aligned to a page.
+    // SAFETY: fresh zeros, which are a valid table, or one that no thread reads any more; aligned
+    // to a page.
     let config = unsafe { table.as_mut() };
     config.clear();
     config.load_text(texts.front, file);
@@ -215,7 +219,7 @@ fn told(config: &Config, state: RuleState) -> Rules {
     }
 }
 
-/// Shows tools what is in force.
+/// Shows tools the state in force.
 fn tell(known: &Known) {
     TOLD.set(&known.told);
     publish();
@@ -228,7 +232,7 @@ pub(crate) fn publish() {
     }
 }
 
-/// What the rules in force say beside their verdicts.
+/// Properties of the rules in force beside their verdicts.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Kinds {
     /// Some client gets SDP or nothing, or TCP.
@@ -388,7 +392,7 @@ fn replace(known: &mut Known, texts: Texts, file: &[u8], is_read: bool) -> u64 {
     LOOK_EVERY_MS
 }
 
-/// The former rules stay in force; tools are told why.
+/// The former rules stay in force; tools see why.
 fn keep(known: &mut Known, state: RuleState, errors: u32) {
     if known.told.state == state as u32 && known.told.errors == errors {
         return;
@@ -402,7 +406,7 @@ fn keep(known: &mut Known, state: RuleState, errors: u32) {
 
 /// In a fork child: threads of the parent that read a table or looked at the file do not exist here.
 pub(super) fn become_child() {
-    // What is as it should be is not written: each page that is costs a copy of it.
+    // A word that has its value already is not written: each page that is written costs a copy.
     if READERS.load(Ordering::Relaxed) != 0 {
         READERS.store(0, Ordering::Relaxed);
     }
@@ -412,7 +416,7 @@ pub(super) fn become_child() {
     }
 }
 
-/// Hands the file's text on, with what the kernel says of it, or why there is none.
+/// Passes the file's text on, with the kernel's description of it, or the reason why there is none.
 fn with_file(path: &[u8], body: impl FnOnce(Result<(&[u8], &Stat), Errno>)) {
     if path.first().is_none_or(|b| *b == 0) {
         return body(Err(Errno::ENOENT));

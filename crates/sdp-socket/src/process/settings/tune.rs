@@ -3,8 +3,8 @@
 //! A tool leaves a text in the statistics page. It is read before the process sleeps and before it
 //! makes a connection: there is no thread of ours, and nothing of this costs a call that does not
 //! sleep anyway. The page may hold anything: the text is copied, and each setting checked as one of
-//! the rule file is. What was asked for goes before environment and rule file, until `default` is
-//! asked for, and until the process executes another program; a fork child has it too.
+//! the rule file is. A request goes before environment and rule file, until it asks for `default`,
+//! and until the process executes another program; a fork child has it too.
 
 use core::{
     cell::UnsafeCell,
@@ -26,7 +26,7 @@ use crate::process::page;
 /// The value that takes a request back.
 const DEFAULT: &[u8] = b"default";
 
-/// What was asked for.
+/// The request.
 struct Asked {
     tunables: UnsafeCell<Tunables>,
     /// Which of [`KEYS`], a bit each.
@@ -34,7 +34,7 @@ struct Asked {
 }
 
 // SAFETY: used by the thread that is alone at the settings ([`rules::alone`]), and by the loader,
-// before anybody is.
+// before any other thread exists.
 unsafe impl Sync for Asked {}
 
 static ASKED: Asked =
@@ -44,7 +44,7 @@ static ASKED: Asked =
 #[unsafe(link_section = ".bss.hot")]
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// Before the process sleeps, or makes a connection: takes over what a tool asks for, if it does.
+/// Before the process sleeps, or makes a connection: takes over a tool's request, if there is one.
 #[inline]
 pub(crate) fn attend() {
     if let Some(page) = page::current()
@@ -77,7 +77,7 @@ fn attend_now(page: &Page) {
     });
 }
 
-/// Takes over what can be; how many settings could not.
+/// Takes over all settings that it can; returns how many it could not.
 fn take(text: &Text, tunables: &mut Tunables, chosen: &mut u32) -> u32 {
     let end = text.iter().position(|b| *b == 0).unwrap_or(TEXT_LEN);
     let settings = text.get(..end).unwrap_or(&[]).split(|b| *b == END);
@@ -97,13 +97,14 @@ fn take(text: &Text, tunables: &mut Tunables, chosen: &mut u32) -> u32 {
     refused
 }
 
-/// What was asked for, and which of [`KEYS`]. For the thread that is alone at the settings.
+/// The settings that were requested, and which of [`KEYS`]. For the thread that is alone at the
+/// settings.
 pub(super) fn asked() -> (Tunables, u32) {
     // SAFETY: alone, see `Asked`.
     (unsafe { *ASKED.tunables.get() }, ASKED.chosen.load(Ordering::Relaxed))
 }
 
-/// What is in force, for tools: values by [`KEYS`], each with who said so.
+/// The settings in force, for tools: values by [`KEYS`], each with its source.
 pub(super) fn text<'a>(of: impl Fn(&Key) -> (&'a Tunables, &'static [u8])) -> Text {
     let mut text = [0; TEXT_LEN];
     let mut places = text.iter_mut();
