@@ -49,7 +49,7 @@ impl View {
         self.on_sdp && self.tail != self.head
     }
 
-    /// The lane changes, and nobody has followed yet.
+    /// The lane changes, and the reader has not followed yet.
     pub(crate) fn has_switch(&self) -> bool {
         self.switches != self.followed
     }
@@ -62,7 +62,8 @@ pub(crate) fn stays_on_lane(conn: &Conn) -> bool {
         .is_some_and(|view| view.on_sdp && !view.has_switch())
 }
 
-/// When the other end rang last for what it sent ([`sdp_sys::time::ticks`]); 0 unknown. Its word, for the order of events.
+/// When the other end last signalled a message of its own ([`sdp_sys::time::ticks`]); 0 unknown.
+/// The other end wrote it, and it serves only to order events.
 pub(crate) fn rung_at(conn: &Conn) -> u64 {
     if !conn.has_lanes() || !conn.acquire_live(Half::Receive) {
         return 0;
@@ -79,7 +80,7 @@ pub(crate) fn arm(conn: &Conn) {
     }
 }
 
-/// Wake bytes were consumed. If others may wait for them, the caller tells these what has come
+/// Wake bytes were consumed. If other threads may wait for them, the caller wakes these
 /// ([`crate::wake::interest::wake_bytes_consumed`]), outside the half's lock.
 #[cold]
 #[inline(never)]
@@ -89,7 +90,8 @@ pub(crate) fn note_consumed(conn: &Conn) {
     }
 }
 
-/// For waits that cover many connections the doorbell page tells which one: any number of sleepers.
+/// For waits that cover many connections, any number of sleepers may share the doorbell: its page
+/// says which connection has news.
 pub(crate) fn wait_mode(conn: &Conn) -> How {
     if conn.has(flag::PEER_HAS_DOORBELL)
         && !conn.has(flag::BY_CARRIER)

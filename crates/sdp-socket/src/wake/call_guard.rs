@@ -1,37 +1,41 @@
-//! The guard of a call that may sleep: what the call holds, how that is given back however the call
-//! ends, and how its socket outlives a close.
+//! The guard of a call that may sleep: what the call holds, how it gives that back however it ends,
+//! and how its socket outlives a close.
 //!
 //! Made by each call that may sleep, before it does.
 //!
-//! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler leaves
-//! with `siglongjmp`. libc tells of both: what is registered with `_pthread_cleanup_push` is run when
-//! the frame is unwound either way. A [`CallGuard`] is such a registration for one call. It knows the call's
-//! hold on the connection, its turn to spin, its place in the doorbell page and its wait set.
+//! A thread that waits in a call may never come back to it: it is cancelled, or a signal handler
+//! leaves with `siglongjmp`. libc runs a function in both cases: one registered with
+//! `_pthread_cleanup_push` runs when the frame is unwound either way. A [`CallGuard`] is such a
+//! registration for one call. It knows the call's hold on the connection, its spin permit, its
+//! place in the doorbell page and its wait set.
 //!
 //! A call that sleeps in the kernel keeps its socket: a thread that closes the number meanwhile
 //! changes nothing for it, and the connection ends when it returns. Here it sleeps in `ppoll`,
 //! between looks at the connection that need a number. So a thread that closes a number on whose
 //! connection a call [holds](CallGuard::hold) leaves a hidden duplicate behind ([`Conn::keep`]),
-//! which the calls go on with; the last one to leave closes it, and does what a last close does if
-//! that was put off.
+//! with which the calls go on; the last one to leave closes it, and takes the steps of a last close
+//! if that was put off.
 //!
 //! # Frames that are left
-//! Cancellation, `pthread_exit` in a handler and `siglongjmp` remove the library's frames, `extern "C"` ones and Rust ones with
-//! values whose destructors have not run. What makes that sound here is how the library is built, not the language:
+//! Cancellation, `pthread_exit` in a handler and `siglongjmp` remove the library's frames, `extern
+//! "C"` ones and Rust ones with values whose destructors have not run. That is sound here because
+//! of how the library is built, not because of the language:
 //!
 //! * It is built with `panic = "abort"`, so no frame has a landing pad: neither a destructor nor the abort that ends an unwinding
 //!   in a build that unwinds. libc's forced unwinding finds each frame in the tables (`.eh_frame`), and steps over it;
 //!   `siglongjmp` does not even look. `cargo xtask abi` (*unwinding*) holds both premises against the library itself.
 //!   `"C-unwind"` would be worse: in such a build the compiler puts an abort around calls of that kind.
-//! * The calls in which it happens lie outside sections ([`sdp_sys::section`]): no lock, gate or half-done state is held,
-//!   and a handler that leaves runs there, too. So a destructor that does not run can only fail to give something back.
-//!   (The handler of a fault inside a section is the exception: one that jumps out leaves behind what the section held.)
-//! * What is to be given back the stay knows. Everything else that a waiting frame owns is plain memory of that
-//!   frame, or stays counted at a price that `docs/compatibility.md` names (calls in the kernel, `epoll_wait`, early waits).
+//! * The calls in which it happens lie outside sections ([`sdp_sys::section`]): no lock, gate or
+//!   half-done state is held, and a handler that leaves runs there, too. So a destructor that does
+//!   not run can only fail to give something back. (The exception is the handler of a fault inside
+//!   a section: if it jumps out, it leaves the section's lock or gate held.)
+//! * The call guard knows what the call has to give back. Everything else that a waiting frame owns
+//!   is plain memory of that frame, or stays counted at a price that `docs/compatibility.md` names
+//!   (calls in the kernel, `epoll_wait`, early waits).
 //!
 //! `tests/faults/test_threads.py` cancels, exits and jumps.
 //!
-//! What it refuses: calls in the kernel itself, on a connection without lanes, need none of this.
+//! It refuses calls in the kernel itself on a connection without lanes: they need none of this.
 
 use core::{
     ffi::c_void,
@@ -51,7 +55,8 @@ use crate::{
     wake::{doorbell, spin, wait_set::WaitSet},
 };
 
-/// What is to be done when the last call leaves a connection that was closed meanwhile: `lifecycle` hands it in.
+/// The function to call when the last call leaves a connection that was closed meanwhile:
+/// `lifecycle` hands it in.
 pub(crate) static LAST_LEFT: Handed<fn(&Conn)> = Handed::none();
 
 /// glibc's `struct _pthread_cleanup_buffer`.
@@ -81,7 +86,7 @@ pub(crate) struct CallGuard {
     is_registered: AtomicBool,
     holds: AtomicBool,
     spins: AtomicBool,
-    /// Thread id, while the call may be in the middle of what it sends; 0 not.
+    /// Thread id, while the call may be in the middle of a message; 0 not.
     turn: AtomicU32,
     /// Counted in the doorbell page as a sleeper.
     sleeps: AtomicBool,
@@ -142,8 +147,8 @@ impl CallGuard {
         compiler_fence(SeqCst);
     }
 
-    /// The call is about to sleep: its connection stays open until it returns. The number to sleep on; none when
-    /// the call's was closed before, and nobody kept the socket.
+    /// The call is about to sleep: its connection stays open until it returns. Returns the number
+    /// to sleep on; none when the call's number was closed before, and no call kept the socket.
     pub(crate) fn hold(self: Pin<&Self>, conn: &ConnGuard) -> Option<i32> {
         self.begin();
         if let Some((held, _)) = self.on
@@ -182,14 +187,15 @@ impl CallGuard {
         }
     }
 
-    /// The call is about to take the turn ([`crate::conn::send_turn::SendTurn::take`]), or to ask
-    /// for it ([`crate::conn::send_turn::SendTurn::want`]).
+    /// The call is about to take the send turn ([`crate::conn::send_turn::SendTurn::take`]), or to
+    /// ask for it ([`crate::conn::send_turn::SendTurn::want`]).
     pub(crate) fn has_turn(self: Pin<&Self>) {
         self.begin();
         self.turn.store(tls::thread_id() as u32, Relaxed);
     }
 
-    /// Gives back what the call has of its connection. In a section; what was given back is not again.
+    /// Gives back all that the call holds of its connection. In a section; a second call gives
+    /// nothing back twice.
     fn leave(&self) {
         let Some((conn, _)) = self.on else { return };
         // Loads and stores: exchanges are locked instructions, and no other thread looks.

@@ -66,10 +66,10 @@ pub(crate) fn event_fd() -> i32 {
 /// A thread is making the doorbell.
 static MAKING: &AtomicU32 = &FORK_PAGE.making;
 
-/// How often a thread gives its turn to another one that makes the doorbell.
+/// How often a thread yields its CPU to another one that makes the doorbell.
 const LOOKS_AT_MAKER: u32 = 10_000;
 
-/// Once only: peers keep the first one that they are told of, and a second would be rung by nobody.
+/// Once only: peers keep the first one that they receive, and none would signal a second.
 fn make_doorbell() {
     if process::soft_limit() < LIMIT_FOR_BELLS {
         return;
@@ -126,12 +126,13 @@ pub(crate) fn signal_self(slot: u32) {
     }
 }
 
-/// Wakes who sleeps on this process's doorbell.
+/// Wakes the threads that sleep on this process's doorbell.
 pub(crate) fn ring_all() {
     let _section = section::Guard::enter();
     let _in_use = hidden::InUse::begin();
     let event = event_fd();
-    // A vfork child may have something of its own there; of such files only an eventfd takes what is written.
+    // A vfork child may have a file of its own there; of such files only an eventfd accepts the
+    // eight bytes.
     let is_doorbell =
         || process::is_ours() || stat::at_hand(event).is_ok_and(|stat| stat.is_anonymous());
     if event >= 0 && is_doorbell() {
@@ -165,8 +166,8 @@ pub(crate) fn unmap_page() {
     give_up_page(DOORBELL, true);
 }
 
-/// Nobody finds the doorbell page that `word` names any more. `is_unused`: nor can another thread
-/// be in the middle of a look at it.
+/// The doorbell page that `word` names cannot be found any more. `is_unused`: nor can another
+/// thread be in the middle of a look at it.
 pub(super) fn give_up_page(word: &AtomicPtr<u8>, is_unused: bool) {
     if let Some(base) = NonNull::new(word.swap(null_mut(), Ordering::AcqRel)) {
         // SAFETY: a mapping of this length that only its word named; its words are atomics, for

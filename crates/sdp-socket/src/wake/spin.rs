@@ -35,7 +35,7 @@ const RESTART_NS: u32 = 1_000;
 const CEILING_NS: u32 = 20_000;
 /// Failures in a row after which the budget is zero.
 const FAILURES_TO_REST: u16 = 3;
-/// Who rests tries again once in so many waits.
+/// A process whose spins do not pay tries again once in so many waits.
 const PROBE_EVERY: u16 = 16;
 /// A probe that outlasts the other side's wake-up.
 const LONG_PROBE_NS: u64 = 120_000;
@@ -85,13 +85,14 @@ pub(crate) fn this_cpu() -> u32 {
     (cpu + 1).max(0) as u32
 }
 
-/// Whether the peer can only go on when this thread lets it: it last ran here, or nothing is known and
-/// this process has no other CPU. A pinned process whose peer runs elsewhere may well look.
+/// Whether the peer can only go on when this thread lets it: it last ran here, or nothing is known
+/// and this process has no other CPU. A process bound to one CPU may well look while its peer runs
+/// elsewhere.
 pub(crate) fn needs_this_cpu(peer_cpu: u32) -> bool {
     if peer_cpu == 0 { process::usable_cpus() <= 1 } else { peer_cpu == this_cpu() }
 }
 
-/// What a wait may spend before it sleeps.
+/// How long a wait may spin before it sleeps.
 #[derive(Clone, Copy)]
 enum Plan {
     Sleep,
@@ -99,16 +100,16 @@ enum Plan {
     Yield(u64),
 }
 
-/// What the sender of the last message found at the other end.
+/// The state in which the sender of the last message found the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// It asked to be woken: its answer comes a wake-up later, which no short spin lasts.
     Asleep,
-    /// It did not, or nobody looked.
+    /// It was awake, or no sender looked.
     Awake,
 }
 
-/// What a waiter has learnt about how soon it is answered.
+/// A waiter's record of how soon the other end answers it.
 ///
 /// The budget doubles with a success and halves with a failure; after three failures it rests at
 /// zero and is tried again once in sixteen waits. Behind a message that had to wake the peer no
@@ -238,8 +239,9 @@ fn ceiling_ns() -> (u32, bool) {
     }
 }
 
-/// Before a reader that found nothing looks again: finds out now and then whether a stream is worth being left alone, by
-/// doing so once. `published` tells how many ring bytes have come. True when there are some.
+/// Before a reader that found nothing looks again: now and then leaves the stream alone once, to
+/// find out whether that pays. `published` returns how many ring bytes have come. True when there
+/// are some.
 pub(crate) fn gather(
     conn: &Conn,
     guard: Pin<&CallGuard>,
@@ -265,8 +267,9 @@ const fn is_time_to_gather(waits: u64) -> bool {
     waits % GATHER_EVERY == STREAM_WAITS
 }
 
-/// What the reader of a stream that it had left alone found: so many ring bytes, a message of this length first, in a ring of
-/// `size` bytes. It goes on to leave the stream alone if that pays; the caller has ended it.
+/// The reader of a stream that it had left alone found so many ring bytes, a message of this length
+/// first, in a ring of `size` bytes. It goes on to leave the stream alone if that pays; the caller
+/// has ended it.
 pub(crate) fn gathered(conn: &Conn, published: u64, len: u32, size: u64) {
     if conn.one_way.load(Ordering::Relaxed) >= STREAM_WAITS && pays(published, len, size) {
         conn.left_alone.store(ticks().wrapping_add(ALONE_TICKS), Ordering::Relaxed);
@@ -351,8 +354,8 @@ pub(crate) fn reached(conn: &Conn, had_to_wake: bool) {
     }
 }
 
-/// For a wait of the calling thread that is for no connection alone: what it found at the other ends since
-/// the wait before. Its answers come a wake-up later if each of them had to be woken.
+/// For a wait of the calling thread on several connections: the state in which it found the other
+/// ends since the wait before. Its answers come a wake-up later if each of them had to be woken.
 pub(crate) fn reached_since() -> Peer {
     match tls::slot(Slot::Reached).swap(0, Ordering::Relaxed) {
         REACHED_ASLEEP => Peer::Asleep,
@@ -390,9 +393,9 @@ fn waited_in_turn() -> bool {
     !tls::slot(Slot::WaitedFor).load(Ordering::Relaxed).is_multiple_of(IN_TURN + 1)
 }
 
-/// Changes what is learnt by a wait for a connection: what the connection's waits have learnt, or, where the
-/// thread waits for many in turn, what the thread's have. Two threads that wait for one connection may lose one
-/// another's lesson, which costs nothing.
+/// Records the result of a wait for a connection: with the connection, or, where the thread waits
+/// for many one after the other, with the thread. Two threads that wait for one connection may
+/// overwrite one another's result, which costs nothing.
 fn update<R>(conn: &Conn, in_turn: bool, body: impl FnOnce(&mut Learnt) -> R) -> R {
     let thread = tls::slot(Slot::SpinBudget);
     let word = match in_turn {
@@ -414,7 +417,7 @@ pub(crate) fn learn_from_sleep(conn: &Conn, slept_ns: u64) {
     update(conn, waited_in_turn(), |learnt| learnt.slept(slept_ns));
 }
 
-/// Budget of a spin, also for several connections, by what this one has learnt.
+/// How long a spin may last, also one for several connections, by this one's record.
 pub(crate) fn budget(conn: &Conn) -> u64 {
     let peer = if conn.peer_slept.load(Ordering::Relaxed) == 0 {
         Peer::Awake
@@ -484,8 +487,8 @@ pub(crate) fn spin(
 }
 
 /// Pauses for a thread that waits for several connections, if the process may have one more
-/// spinner. With one CPU it is offered instead: who is waited for may need it. `None`: it may not,
-/// from which there is nothing to learn.
+/// spinner. With one CPU it yields instead: the process that it waits for may need the CPU. `None`:
+/// it may not, and the wait teaches nothing.
 pub(crate) fn shared_pause(
     peer_cpu: u32,
     budget: u64,

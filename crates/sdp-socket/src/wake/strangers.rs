@@ -3,25 +3,25 @@
 //!
 //! Called by `migration/promote.rs` when processes of two users meet, and by threads that sleep.
 //!
-//! The eventfd and the doorbell page of a process are its own users' alone: a process that has them
-//! can empty the bits of all its connections, and stop or drown its wake-ups. What a process of
-//! another user gets belongs to that user: a [`doorbell`], which can be rung and nothing else, and
-//! a doorbell page whose bits count for connections to that user's processes only. What one user
-//! does with its own, others do not notice. Two users, two doorbells; a thousand processes of one
-//! user, one doorbell.
+//! Only processes of the same user may have the eventfd and the doorbell page of a process: with
+//! them one can clear the bits of all its connections, and stop or flood its wake-ups. A process of
+//! another user gets a doorbell and a page that belong to that user: a [`doorbell`], which it can
+//! only signal, and a doorbell page whose bits count for connections to that user's processes only.
+//! A user's misuse of its own doorbell does not affect others. Two users, two doorbells; a thousand
+//! processes of one user, one doorbell.
 //!
 //! # Sleepers
-//! Who goes to sleep counts itself in each page whose doorbell its wait set has. A doorbell that is
-//! made while a thread sleeps is put into the epoll sets, and their sleepers are counted in its
-//! page, under the epoll lock; sleepers with a wait set of their own are woken by the eventfd, and
-//! come back with it.
+//! A thread that goes to sleep counts itself in each page whose doorbell its wait set has. A
+//! doorbell that is made while a thread sleeps is put into the epoll sets, and their sleepers are
+//! counted in its page, under the epoll lock; sleepers with a wait set of their own are woken by
+//! the eventfd, and come back with it.
 //!
 //! # Full doorbells
-//! A ring that finds the doorbell full wakes nobody, so it must not be full when a thread goes to
-//! sleep: what is written from then on makes a new edge. Producers count their rings in the page
-//! before they write; who has counted itself as a sleeper, and has not looked yet, takes out what
-//! has been written when that is much. A user whose processes write more than they count harms its
-//! own connections only.
+//! A signal that finds the foreign doorbell full wakes no thread, so it must not be full when a
+//! thread goes to sleep: each byte written from then on makes a new edge. Producers count their
+//! signals in the page before they write; a thread that has counted itself as a sleeper, and has
+//! not looked yet, reads the bytes out when there are many. A user whose processes write more than
+//! they count harms its own connections only.
 
 use core::{
     ptr::{NonNull, null_mut},
@@ -49,13 +49,14 @@ use crate::{
 
 /// Other users that a process has doorbells for; those beyond are woken by wake bytes.
 pub(crate) const USERS: usize = 16;
-/// Rings after which a doorbell is emptied. The smallest holds more (128, with the kernel's least room for what is sent
-/// left alone), and each of its bytes was written for a sleeper.
+/// Rings after which a doorbell is emptied. The smallest holds more (128, with the kernel's least
+/// send buffer), and each of its bytes was written for a sleeper.
 const DRAIN_AFTER: u32 = 48;
-/// How often a thread gives its turn to another that empties the same doorbell.
+/// How often a thread yields its CPU to another that empties the same doorbell.
 const LOOKS_AT_DRAINER: u32 = 1_000;
 
-/// What is there for one user. Its place never changes; it goes with the process's own doorbell.
+/// The doorbell and page of one user. Its place never changes; it goes with the process's own
+/// doorbell.
 struct Place {
     uid: AtomicU32,
     /// Hidden descriptors, −1 none: the end that is waited on, …
@@ -98,7 +99,8 @@ impl Place {
         [&self.waits, &self.rings, &self.file]
     }
 
-    /// Takes out what has been written, if it is much: before the caller's look at the page, and its sleep.
+    /// Reads the written bytes out, if there are many: before the caller's look at the page, and
+    /// its sleep.
     #[inline]
     fn drain(&self, doorbell: Doorbell) {
         let rings = doorbell.rings();
@@ -133,12 +135,15 @@ impl Place {
 }
 
 static PLACES: [Place; USERS] = [const { Place::new() }; USERS];
-/// Places in use. Grows only, until the process's doorbell goes. Beside what each fork child reads.
+/// Places in use. Grows only, until the process's doorbell goes. Not on the page that each fork
+/// child reads.
 #[unsafe(link_section = ".bss.hot")]
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Whose connections are whose, in private memory that is there with the first doorbell.
+/// Which user's processes each connection leads to, in private memory that is there with the first
+/// doorbell.
 struct Ownership {
-    /// Connections to each user's processes: what their hints may be about. Others are not looked at.
+    /// Connections to each user's processes: only bits for these are believed. Bits for other
+    /// connections are not looked at.
     slots: [Slots; USERS],
     /// For each connection whose peer is of another user with a doorbell: the place, plus one.
     owners: [AtomicU8; DOORBELL_SLOTS as usize],
@@ -151,15 +156,16 @@ fn ownership() -> Option<&'static Ownership> {
     unsafe { OWNERSHIP.load(Ordering::Acquire).as_ref() }
 }
 
-/// Something that wakes sleepers and has no page of bits: an RDMA device, whose events become bits of the process's own page.
+/// A descriptor that wakes sleepers and has no page of bits: an RDMA device, whose events become
+/// bits of the process's own page.
 pub(crate) struct Device {
-    /// Before a sleep: what comes from here on makes the descriptor readable.
+    /// Called before a sleep: events from here on make the descriptor readable.
     pub(crate) arm: fn(),
-    /// Takes what has come, and sets bits.
+    /// Takes the events that have come, and sets bits.
     pub(crate) drain: fn(),
 }
 
-/// Whose uid a device's place has: nobody's.
+/// The uid in a device's place: no user's.
 const NOBODY: u32 = u32::MAX;
 /// There is a device.
 #[unsafe(link_section = ".bss.hot")]
@@ -264,7 +270,7 @@ impl Doorbells {
         }
         if let Some(device) = device() {
             (device.arm)();
-            // What another sleeper's arm has brought may be taken by now.
+            // The events of another sleeper's arm may be taken by now.
             (device.drain)();
         }
     }
@@ -350,7 +356,7 @@ fn make(uid: u32) {
     place.page.store(page.keep().as_ptr(), Ordering::Release);
     let doorbell = place.doorbell();
     interest::foreign_doorbell_made(|sleepers| {
-        // What is asleep in the sets now will be taken back in all pages.
+        // Threads asleep in the sets now will take back their count in all pages.
         for _ in 0..sleepers {
             doorbell.into_iter().for_each(Doorbell::fall_asleep);
         }
@@ -358,7 +364,8 @@ fn make(uid: u32) {
     });
 }
 
-/// A connection has met: bits of the page of user `uid` are about it, or (`None`) the process's own.
+/// A connection has met: the bits of user `uid`'s page, or (`None`) of the process's own page,
+/// concern it.
 pub(crate) fn note_peer(conn: &Conn, uid: Option<u32>) {
     let place = uid.and_then(|uid| {
         PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid)
@@ -391,7 +398,7 @@ pub(crate) fn lose(from: i32, another: impl Fn() -> Option<i32>) {
 }
 
 /// They go, with the process's own doorbell. `unhide` closes a hidden descriptor; `forked`: in a
-/// fork child, where they are closed, and nobody has the pages in hand.
+/// fork child, which closes them, and where no other thread uses the pages.
 pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
     let n = count();
     if n == 0 {

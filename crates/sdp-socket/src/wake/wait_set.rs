@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// Sets that are kept while nobody sleeps on them; those beyond are closed.
+/// Sets that are kept while no thread sleeps on them; those beyond are closed.
 const KEPT: usize = 64;
 
 /// Low bits of a place of the pool: descriptor + 1; 0 none. Those above: [`WaitSet::strangers`].
@@ -48,7 +48,8 @@ pub(crate) struct WaitSet {
     strangers: u32,
 }
 
-/// Foreign doorbells in the lower bits of what [`WaitSet::parts`] tells of the doorbells.
+/// Number of low bits that count foreign doorbells in the word that [`WaitSet::parts`] returns for
+/// the doorbells.
 const STRANGERS_BITS: u32 = 5;
 const _: () = assert!(strangers::USERS < 1 << STRANGERS_BITS);
 
@@ -69,8 +70,8 @@ impl WaitSet {
                 if held != 0 {
                     let (raw, strangers) = ((held & NUMBER) - 1, (held >> 24) as u32);
                     let set = Self { raw, doorbells, strangers };
-                    // A ring that was another sleeper's would only wake this one for nothing. Where nobody
-                    // else sleeps nobody rings.
+                    // A signal that was meant for another sleeper would only wake this one for
+                    // nothing. Where no other thread sleeps, no peer signals.
                     if doorbell::pages().is_none_or(|doorbell| doorbell.sleepers() != 0) {
                         set.clear();
                     }
@@ -83,8 +84,9 @@ impl WaitSet {
         set.complete()
     }
 
-    /// Puts doorbells in that have been made since. Who makes one rings the eventfd then, which
-    /// wakes the threads that have looked here before. Where one cannot be put in, there is no set.
+    /// Puts doorbells in that have been made since. A thread that makes one signals the eventfd
+    /// then, which wakes the threads that have looked here before. Where one cannot be put in,
+    /// there is no set.
     fn complete(mut self) -> Self {
         while self.raw >= 0 && self.strangers < strangers::count() {
             let _section = section::Guard::enter();
@@ -102,7 +104,7 @@ impl WaitSet {
         self
     }
 
-    /// The pages in which who sleeps here is counted; none where there is no set.
+    /// The pages in which a thread that sleeps here is counted; none where there is no set.
     pub(crate) fn doorbells(&self) -> Option<Doorbells> {
         self.exists().then(doorbell::pages)?.map(|doorbells| doorbells.of(self.strangers))
     }
@@ -112,7 +114,7 @@ impl WaitSet {
         (self.raw, self.doorbells << STRANGERS_BITS | self.strangers)
     }
 
-    /// What a thread that does not come back had in use. −1: none.
+    /// The wait set and doorbells of a thread that does not come back. −1: none.
     pub(crate) fn from_parts(raw: i32, doorbells: u32) -> Self {
         let strangers = doorbells & ((1 << STRANGERS_BITS) - 1);
         Self { raw, doorbells: doorbells >> STRANGERS_BITS, strangers }

@@ -18,8 +18,8 @@ pub(crate) struct Doors {
     data: u64,
 }
 
-/// A doorbell has been made. `publish` is told how many threads sleep on sets, which count in its
-/// page from then on; those that sleep elsewhere come back with it.
+/// A doorbell has been made. `publish` gets how many threads sleep on sets, which count in its page
+/// from then on; those that sleep elsewhere come back with it.
 pub(crate) fn foreign_doorbell_made(publish: impl FnOnce(u32)) {
     make_mirror(); // nobody falls asleep in a set of one that is made meanwhile
     let mut publish = Some(publish);
@@ -58,8 +58,8 @@ pub(crate) fn may_be_foul(m: &mut Mirror, set: u32, event: &epoll_event) -> bool
         && m.set(set).is_some_and(|set| set.doors.inside != 0 && set.hidden == Some(data))
 }
 
-/// The same of a doorbell of a family member, which may wait on the set, too: under what data that
-/// is, is not known here.
+/// The same for a doorbell of a family member, which may wait on the set, too: its data is not
+/// known here.
 pub(crate) fn may_be_a_family_member_s(event: &epoll_event) -> bool {
     event.events & ALWAYS != 0 && process::has_family()
 }

@@ -57,7 +57,7 @@ pub(crate) struct Registration {
     pub(crate) next_hash: u32,
     pub(crate) next_conn: u32,
     pub(crate) next_ready: u32,
-    /// The set's members, both ways.
+    /// The neighbours in the list of the set's members.
     pub(crate) next_member: u32,
     pub(crate) last_member: u32,
     pub(crate) is_used: bool,
@@ -66,7 +66,8 @@ pub(crate) struct Registration {
     pub(crate) is_disabled: bool,
     /// EPOLLOUT was taken out of the kernel's registration while the ring is full.
     pub(crate) is_stripped: bool,
-    /// Of a connection whose bytes come by the kernel, as far as is known: counted in [`Set::by_kernel`].
+    /// Of a connection whose bytes come by the kernel, as far as the library knows: counted in
+    /// [`Set::by_kernel`].
     pub(crate) is_kernels: bool,
     /// Edge: an event of the kernel's has not been verified, because another thread was at work on the connection.
     pub(crate) is_unjudged: bool,
@@ -103,13 +104,14 @@ pub(crate) struct Set {
     pub(crate) has_lane: bool,
     /// One ever has.
     pub(crate) had_lane: bool,
-    /// Connections whose bytes come by the kernel, as far as is known ([`super::order`]).
+    /// Connections whose bytes come by the kernel, as far as the library knows ([`super::order`]).
     pub(crate) by_kernel: u32,
     /// A connection, plus one, that could not be verified because another thread was at work on it; 0 none.
     pub(crate) busy: u32,
-    /// The last wait told what the kernel had, and that alone: what is in rings is next.
+    /// The last wait reported the kernel's events, and those alone: the rings' are next.
     pub(crate) is_rings_turn: bool,
-    /// The kernel's last events told of a listener, and those of rings were kept for the next wait.
+    /// The kernel's last events included one of a listener, and those of rings were kept for the
+    /// next wait.
     pub(crate) held_rings: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
     pub(crate) noted: u32,
@@ -124,7 +126,7 @@ pub(crate) struct Set {
     /// "Writable" was asked for since: the kernel mostly has that already.
     pub(crate) wants_writable: bool,
     pub(crate) spin: spin::Learnt,
-    /// A sender of the set was told EAGAIN: sleeps are bounded (O8).
+    /// A sender of the set got EAGAIN: sleeps are bounded (O8).
     pub(crate) has_room_waiters: bool,
     /// When those senders were last looked at.
     pub(crate) room_checked_ns: u64,
@@ -145,11 +147,11 @@ pub(crate) struct Mirror {
 const _: () = assert!(offset_of!(Mirror, registrations) % PAGE_BYTES == FIRST_AT);
 const _: () = assert!(size_of::<Registration>() == 64);
 
-/// What there is.
+/// Numbers of sets, registrations and notes.
 #[repr(C, align(64))]
 struct Counts {
-    /// What all sets' waits have learnt together. A program with a set for each connection waits too
-    /// rarely on each of them for one to learn anything by itself.
+    /// The common record of the waits of all sets. A program with a set for each connection waits
+    /// too rarely on each of them for a set to have a useful record of its own.
     spin: spin::Learnt,
     /// Sets that there ever were.
     serials: u64,
@@ -163,7 +165,7 @@ struct Counts {
     chains: u32,
 }
 
-/// Some set's members were ever told to arm on the carrier. Changes under the lock.
+/// The members of some set have been asked to arm on the carrier. Changes under the lock.
 pub(crate) static ANY_BY_CARRIER: AtomicBool = AtomicBool::new(false);
 
 pub(crate) static LOCK: &AtomicU32 = &FORK_PAGE.lock.epoll_lock;
@@ -176,7 +178,8 @@ pub(crate) fn lock() {
     let mut spins = 0u32;
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         spins += 1;
-        // Behind a filter there is no call of ours any more: who woke up there comes for the lock once again.
+        // Behind a filter the library makes no system calls: a thread that woke up there comes for
+        // the lock once again.
         if spins.is_multiple_of(64) && !process::is_retired() {
             sdp_sys::time::yield_now();
         }
@@ -208,8 +211,8 @@ impl Deref for Locked {
 impl DerefMut for Locked {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Mirror {
-        // SAFETY: the mapping is never unmapped, and the lock is held; nobody who has one of these
-        // makes another one.
+        // SAFETY: the mapping is never unmapped, and the lock is held; its holder makes no second
+        // one of these.
         unsafe { self.mirror.as_mut() }
     }
 }
@@ -254,8 +257,8 @@ pub(crate) fn make_mirror() -> bool {
 fn new_mirror() -> Option<process::Fresh> {
     let fresh = process::Fresh::private(size_of::<Mirror>())?;
     let at = fresh.base().cast::<Mirror>();
-    // SAFETY: zeroed memory of the right size, seen by nobody else: plain integers and booleans, for
-    // which zero is valid. The links whose "none" is not zero are set here.
+    // SAFETY: zeroed memory of the right size, seen by no other thread: plain integers and
+    // booleans, for which zero is valid. The links whose "none" is not zero are set here.
     unsafe {
         (&raw mut (*at.as_ptr()).counts).write(Counts {
             spin: spin::Learnt::NEW,
@@ -289,7 +292,7 @@ impl Mirror {
         0..self.counts.sets
     }
 
-    /// What all sets' waits have learnt together.
+    /// The common record of the waits of all sets.
     pub(crate) fn spin(&mut self) -> &mut spin::Learnt {
         &mut self.counts.spin
     }
@@ -357,7 +360,7 @@ impl Mirror {
         Some(self.counts.used - 1)
     }
 
-    /// Number of the chain for what has this data in this set.
+    /// Number of the chain for registrations with this data in this set.
     fn chain_of(&self, set: u32, data: u64) -> usize {
         stale::mixed(set, data) as usize & (self.counts.chains as usize - 1)
     }
@@ -384,8 +387,9 @@ impl Mirror {
         }
     }
 
-    /// Spreads the registrations over twice as many chains. Next time there are twice as many registrations, so that on
-    /// average each is moved twice at most. A fork child whose parent had just filled its chains does it for itself.
+    /// Spreads the registrations over twice as many chains. Next time there are twice as many
+    /// registrations, so that on average each is moved twice at most. A fork child whose parent had
+    /// just filled its chains doubles them for itself.
     #[cold]
     fn double_chains(&mut self) {
         // The new ones have never been used.
@@ -491,7 +495,8 @@ impl Mirror {
             .take(REGISTRATIONS)
     }
 
-    /// Calls `each` with the registrations of a connection, and what they are. It may remove the one that it got.
+    /// Calls `each` with the registrations of a connection, index and content. It may remove the
+    /// one that it got.
     pub(crate) fn each_registration(
         &mut self,
         conn: &Conn,
@@ -553,21 +558,21 @@ impl Mirror {
         self.leave_data(index, &before);
     }
 
-    /// What the registration in this place was, is under its data no more.
+    /// The old content of this registration is not under its data any more.
     fn leave_data(&mut self, index: u32, before: &Registration) {
         let Some(set) = self.set(before.set) else { return };
         let had_lane = set.had_lane;
         if set.anchor == index {
             self.lose_anchor(before.set);
         }
-        // As long as all came by the kernel, it was told once.
+        // As long as all bytes came by the kernel, the kernel reported it once.
         if had_lane && before.events & ONESHOT != 0 {
             self.stale_data.note(before.set, before.data, Owner::Once);
         }
     }
 
-    /// Whether an event of a wait of the kernel's that began when [`stale::latest`] was `since` may be of who had its data
-    /// before (R9 c).
+    /// Whether an event of a kernel wait that began when [`stale::latest`] was `since` may belong
+    /// to an earlier owner of its data (R9 c).
     pub(crate) fn is_late(&mut self, set: u32, event: &epoll_event, since: u64) -> bool {
         let Some(s) = self.set(set) else { return false };
         // The hidden eventfd may wait for its next anchor.
@@ -691,8 +696,8 @@ impl Mirror {
         others_sleep
     }
 
-    /// Takes EPOLLOUT out of the kernel's registration, or puts it back (which also makes the kernel
-    /// report it to anybody who waits).
+    /// Takes EPOLLOUT out of the kernel's registration, or puts it back (then the kernel also
+    /// reports it to any thread that waits).
     pub(crate) fn strip(&mut self, at: u32, strip: bool) {
         let Some(reg) = self.reg(at).map(|r| *r) else { return };
         if reg.is_disabled {
@@ -712,9 +717,10 @@ impl Mirror {
         }
     }
 
-    /// The wish for room of a connection's sender is granted, or in vain. All who asked for "writable" hear of it, in
-    /// each set that the connection is in: the registration `told` ([`NONE`]: none) by the caller, the others by the
-    /// kernel, whose level was kept from them, or whose edge was.
+    /// The wish for room of a connection's sender is granted, or in vain. All that asked for
+    /// "writable" get it, in each set that the connection is in: the caller reports it for the
+    /// registration `told` ([`NONE`]: none), the kernel for the others, from which it was held
+    /// back, level or edge.
     pub(crate) fn grant_room(&mut self, conn: &Conn, told: u32) {
         conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         self.each_registration(conn, |m, at, reg| {
@@ -815,7 +821,7 @@ impl Mirror {
         true
     }
 
-    /// From now on the set's members arm on the carrier; what was armed otherwise is armed again.
+    /// From now on the set's members arm on the carrier; members that armed otherwise arm again.
     pub(crate) fn use_carrier(&mut self, set_index: u32) {
         let Some(set) = self.set(set_index) else { return };
         if set.by_carrier {

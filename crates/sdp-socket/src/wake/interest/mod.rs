@@ -1,4 +1,5 @@
-//! Which epoll sets a connection is registered in, and who must be told when something happens to it.
+//! The epoll sets in which a connection is registered, and the threads to wake when something
+//! happens to it.
 //!
 //! The kernel's registrations are the program's own. Beside them stands a mirror ([`mirror`]),
 //! keyed by set, socket and number. Called by the calls on epoll sets (`readiness`), which change
@@ -7,8 +8,9 @@
 //! reads no byte of a connection.
 //!
 //! # Files
-//! `mirror`: what is registered where. `stale`: what was, and may still come. `noted`: what need not be there yet.
-//! `foreign`: doorbells of other users in sets. `order`: by which lane a registration's bytes come.
+//! `mirror`: the registrations of all sets. `stale`: earlier registrations, whose events may still
+//! come. `noted`: registrations that the mirror need not have yet. `foreign`: doorbells of other
+//! users in sets. `order`: by which lane a registration's bytes come.
 //!
 //! # Locking
 //! One lock for all sets of the process (in-process, spinning; held for nanoseconds to microseconds, never across a
@@ -42,7 +44,7 @@ pub(crate) const ET: u32 = libc::EPOLLET as u32;
 pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 pub(crate) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// Events that pass whatever the ring says.
+/// Events that pass whatever the ring holds.
 pub(crate) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(crate) const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
@@ -194,8 +196,9 @@ pub(crate) fn doorbell_leaves() {
     with(|m| m.set_numbers().for_each(|i| _ = m.unhide(i, event)));
 }
 
-/// R10: whether a non-blocking sender of this connection can be told EAGAIN when the ring is full: it
-/// waits where we see it, in sets whose registrations we understand, and can be rung.
+/// R10: whether a non-blocking sender of this connection can get EAGAIN when the ring is full: it
+/// waits where the library sees it, in sets whose registrations the library understands, and can be
+/// woken.
 pub(crate) fn can_wait_for_room(conn: &Conn) -> bool {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return can_be_rung(conn); // waits with poll or select
@@ -203,7 +206,8 @@ pub(crate) fn can_wait_for_room(conn: &Conn) -> bool {
     with(|m| may_wait_for_room(m, conn)).unwrap_or(false)
 }
 
-/// Whether all who wait for this connection wait where we see it, and can be rung.
+/// Whether all threads that wait for this connection wait where the library sees it, and can be
+/// woken.
 pub(crate) fn can_be_rung(conn: &Conn) -> bool {
     (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
         && conn.has(flag::PEER_HAS_DOORBELL)
@@ -219,7 +223,7 @@ pub(crate) fn may_wait_for_room(m: &Mirror, conn: &Conn) -> bool {
     m.registrations_of(conn).all(|(_, reg)| reg.events & (ONESHOT | EXCLUSIVE) == 0)
 }
 
-/// A sender was told EAGAIN: level-triggered registrations must not see the carrier's "writable" until
+/// A sender got EAGAIN: level-triggered registrations must not see the carrier's "writable" until
 /// there is room in the ring.
 pub(crate) fn sender_waits(conn: &Conn) {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
@@ -240,7 +244,7 @@ pub(crate) fn sender_waits(conn: &Conn) {
 }
 
 /// A wish for room ([`sender_waits`]) is granted to a thread that waits by other means, or in vain:
-/// nobody keeps "writable" from the sets any more.
+/// from now on the sets see the carrier's "writable" again.
 pub(crate) fn room_granted(conn: &Conn) {
     let asked = conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst) & flag::WANTS_ROOM != 0;
     if asked && conn.registrations.load(Ordering::Relaxed) != 0 {
@@ -248,9 +252,10 @@ pub(crate) fn room_granted(conn: &Conn) {
     }
 }
 
-/// A sender was told EAGAIN for something that nobody rings for: a ring that is full and cannot be left for the
-/// carrier at this moment (L2). The carrier's "writable" is true, so a level-triggered program comes back at once;
-/// an edge that was reported does not come again unless the kernel is asked to look anew.
+/// A sender got EAGAIN for a cause whose end no peer signals: a ring that is full and cannot be
+/// left for the carrier at this moment (L2). The carrier's "writable" is true, so a level-triggered
+/// program comes back at once; an edge that was reported does not come again unless the library
+/// asks the kernel to look anew.
 #[cold]
 pub(crate) fn sender_comes_back(conn: &Conn) {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
@@ -266,10 +271,11 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
     });
 }
 
-/// A call has consumed wake bytes of a connection, perhaps ([`flag::CONSUMED`]), of which nobody
-/// else is told by the kernel any more: it is put on the ready lists of its sets, and who sleeps in
-/// one of them, in `poll` or for the doorbell in a receive call is woken. Where the process has no
-/// doorbell they look again by themselves ([`crate::datapath::wait::BOUNDED_SLEEP_NS`]).
+/// A call may have consumed wake bytes of a connection ([`flag::CONSUMED`]), which the kernel
+/// reports to no other thread any more: this puts the connection on the ready lists of its sets,
+/// and wakes the threads that sleep in one of them, in `poll`, or for the doorbell in a receive
+/// call. Where the process has no doorbell they look again by themselves
+/// ([`crate::datapath::wait::BOUNDED_SLEEP_NS`]).
 #[inline]
 pub(crate) fn wake_bytes_consumed(conn: &Conn) {
     if conn.has(flag::CONSUMED) {
@@ -302,7 +308,7 @@ pub(crate) fn listens(conn: &Conn) {
     }
 }
 
-/// Before a fork: nobody is in the middle of a change.
+/// Before a fork: no thread is in the middle of a change.
 pub(crate) fn fork_prepare() {
     lock();
     FORKING.store(tls::thread_id() as u32, Ordering::Release);
@@ -331,7 +337,7 @@ pub(crate) fn fork_child() {
     });
 }
 
-/// What the kernel has just been told of a registration.
+/// A change of a registration that the kernel has just been given.
 pub(crate) struct Change {
     pub(crate) set: u32,
     pub(crate) op: c_int,
@@ -391,7 +397,8 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
         && let Some(set) = m.set(set)
     {
         if conn.has(flag::WANTS_ROOM) {
-            // Told EAGAIN before it was registered: this set's sleeps are bounded from now on.
+            // A sender got EAGAIN before this registration: this set's sleeps are bounded from now
+            // on.
             set.has_room_waiters = true;
         } else {
             set.wants_writable = true;
@@ -417,12 +424,12 @@ pub(crate) fn enter(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     false
 }
 
-/// Wakes all who sleep for the doorbell.
+/// Wakes all threads that sleep for the doorbell.
 pub(crate) fn signal_own_sets() {
     doorbell::ring_all();
 }
 
-/// The doorbell page exists from now on: who sleeps already counts in it.
+/// The doorbell page exists from now on: threads that sleep already count in it.
 pub(crate) fn count_sleepers() {
     let Some(doorbell) = doorbell::pages() else { return };
     with(|m| {

@@ -7,9 +7,10 @@
 //! else comes onto a lane in the set, when there is a second registration, or one that the kernel
 //! disables by itself.
 //!
-//! A note may outlive its set, by whose serial it is known then that it means nothing any more. What it does not
-//! promise: a connection that a call holds open, whose last number the program has closed, is not found when a lane
-//! comes into the set. What the kernel still reports of it may be taken for the event of another with the same data.
+//! A note may outlive its set; the set's serial then shows that it is void. What it does not
+//! promise: a connection that a call holds open, whose last number the program has closed, is not
+//! found when a lane comes into the set. The program may take an event that the kernel still
+//! reports for it for the event of another connection with the same data.
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -37,7 +38,8 @@ pub(crate) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     let (events, data) = (change.wanted.events, change.wanted.u64);
     if events & (ONESHOT | EXCLUSIVE) != 0
         || conn.registrations.load(Relaxed) != 0
-        // Who makes it meet its other end comes for the lock afterwards, and finds the note.
+        // A thread that makes it meet its other end comes for the lock afterwards, and finds the
+        // note.
         || !matches!(conn.stage(), Stage::Fresh | Stage::Candidate)
     {
         return false;
@@ -63,7 +65,7 @@ pub(crate) fn suffices(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     true
 }
 
-/// Puts what is noted with a connection into the mirror. True: sleepers must look.
+/// Moves the notes of a connection into the mirror. True: sleepers must look.
 pub(crate) fn enlist(m: &mut Mirror, conn: &Conn) -> bool {
     let noted = &conn.noted;
     let (number, events) = (noted.number.load(Relaxed), noted.events.load(Relaxed));
@@ -83,7 +85,7 @@ pub(crate) fn enlist(m: &mut Mirror, conn: &Conn) -> bool {
     }
 }
 
-/// Forgets what is noted with a connection.
+/// Drops the notes of a connection.
 pub(crate) fn drop_note(m: &mut Mirror, conn: &Conn) {
     if let Some((_, set)) = set_of(m, &conn.noted) {
         set.noted = set.noted.saturating_sub(1);
@@ -136,7 +138,7 @@ mod tests {
         Change { set, op, fd, wanted: epoll_event { events, u64: data }, strips: false }
     }
 
-    /// What is told to the mirror; whether a note was enough.
+    /// Passes the change to the mirror, unless a note was enough; whether it was.
     fn tell(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
         let is_enough = suffices(m, conn, change);
         if !is_enough {
@@ -235,7 +237,7 @@ mod tests {
             let set = m.open_set(106).expect("a set");
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_ADD, 306, IN, 1)));
             m.set(set).expect("a set").is_used = false;
-            // In the same place, or another: the note is not in the way.
+            // In the same place, or another: the note does not hinder.
             let set = m.open_set(107).expect("a set");
             assert!(tell(m, conn, &change(set, libc::EPOLL_CTL_ADD, 306, IN, 2)));
             assert_eq!(count(m, set), 1);
@@ -243,7 +245,7 @@ mod tests {
         process::forget(306);
     }
 
-    /// A call that was under way may still make its ends meet.
+    /// A call that is in progress may still make its ends meet.
     #[test]
     fn nothing_of_a_closed_connection_comes_to_the_mirror() {
         let conn = candidate(307);

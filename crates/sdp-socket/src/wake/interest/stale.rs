@@ -1,14 +1,17 @@
 //! Stale data: data that registrations had (R9 c).
 //!
-//! A thread that has got the kernel's events comes for the lock when it gets a CPU. Meanwhile others may have removed a
-//! registration, closed its connection or given it other data. What the thread holds under the stale data may be the hidden
-//! eventfd's, whose anchor that was. Or a ring has told it to another thread, which with ONESHOT is the only one to know, and
-//! may have freed what the data point to. So it is dropped: if it was for the program, the kernel tells it again under the
-//! data of now. Where another registration has the data since, it is only believed as far as its socket says the same.
+//! A thread that has got the kernel's events comes for the lock when it gets a CPU. Meanwhile
+//! others may have removed a registration, closed its connection or given it other data. The stale
+//! data that the thread holds may be that of a former anchor, and the event the hidden eventfd's.
+//! Or the library has reported a ring's event to another thread, which with ONESHOT is the only one
+//! to know, and may have freed the memory that the data point to. So it is dropped: if it was for
+//! the program, the kernel reports it again under the present data. Where another registration has
+//! the data since, the event is only believed as far as that one's socket confirms it.
 //!
-//! Remembered are the latest some thousand, until something else is registered under the same data: descriptors' numbers
-//! and pointers come again. What is forgotten is passed on as the kernel says. So is an error of a connection with ONESHOT
-//! that comes to a wait which begins while its last number is being closed.
+//! The latest some thousand are remembered, until another registration has the same data:
+//! descriptors' numbers and pointers come again. An event under data that was forgotten is passed
+//! on as the kernel reports it. So is an error of a connection with ONESHOT that comes to a wait
+//! which begins while its last number is being closed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +38,7 @@ pub(crate) fn latest() -> u64 {
     LATEST.load(Ordering::Acquire)
 }
 
-/// Whose the stale data were.
+/// The earlier owner of stale data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The hidden eventfd's.
@@ -109,7 +112,7 @@ impl StaleData {
                 place.iter().any(|stale| {
                     stale.is_of(set, data)
                         && stale.which / CHANGE > since
-                        // Beside it, a foreign doorbell says what its holder likes.
+                        // Beside it, a foreign doorbell reports whatever its holder likes.
                         && (bits & !ALWAYS == IN || stale.which & ONCE != 0)
                 })
             })

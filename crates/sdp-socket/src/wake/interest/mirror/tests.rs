@@ -10,7 +10,7 @@ type Plain = HashMap<u32, (u32, u64)>;
 const SEEDS: u64 = 30;
 const OPEN_SETS: u64 = 50;
 
-/// A mirror of its own, with two connections that nobody else uses, and what it should hold.
+/// A mirror of its own, with two connections that nothing else uses, and the expected content.
 struct Beside {
     mirror: &'static mut Mirror,
     conns: [&'static Conn; 2],
@@ -132,7 +132,7 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     for set in &sets[..2] {
         both.mirror.set(*set).expect("a set").had_lane = true;
     }
-    // What this test is about is left out where there is one thread.
+    // The test leaves its subject out where there is one thread.
     let (tell, wait) = std::sync::mpsc::channel::<()>();
     let other = std::thread::spawn(move || _ = wait.recv());
     let before = stale::latest();
@@ -168,11 +168,11 @@ fn data_of_a_registration_that_was_removed_meanwhile_are_known() {
     assert!(has(m, IN, 2998, before) && !m.is_taken(sets[1], 2998));
     assert_eq!(m.add(sets[1], conn, 5, IN, 2998).map(|at| at < 6000), Some(true));
     assert!(m.is_taken(sets[1], 2998));
-    // A registration has them, but nobody knows which.
+    // A registration has them, but it is not known which.
     m.set(sets[1]).expect("a set").noted = 1;
     assert!(!has(m, IN, 2998, before));
-    // The hidden eventfd's data, in its time and before; a foreign doorbell beside it says of
-    // errors what its holder likes.
+    // The hidden eventfd's data, now and before; the errors that a foreign doorbell beside it
+    // reports are its holder's choice.
     m.stale_data.note(sets[0], 4500, Owner::Doorbell);
     m.set(sets[1]).expect("a set").hidden = Some(4501);
     for data in [4500, 4501] {
