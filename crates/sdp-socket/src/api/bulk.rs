@@ -3,10 +3,10 @@
 //! Called by [`crate::api::calls`] for a `send` or a `sendfile` of more than a piece.
 //!
 //! A sender fills the kernel's buffers, megabytes, within the time in which a reader wakes up, and
-//! all of that is on the wrong lane. So a large send of a connection that may still be promoted is
-//! made here, piece by piece, and what is left of it moves to the SDP lane as soon as that exists;
-//! the program sees one call. Between pieces the meeting goes on, with pauses that let the other
-//! end catch up ([`crate::migration::pause`]).
+//! all of that is on the wrong lane. So the library sends a large buffer of a connection that may
+//! still be promoted piece by piece, and the rest of it moves to the SDP lane as soon as that
+//! exists; the program sees one call. Between pieces the meeting goes on, with pauses that let the
+//! other end catch up ([`crate::migration::pause`]).
 
 use core::pin::pin;
 
@@ -22,7 +22,7 @@ use crate::{
     wake::call_guard::CallGuard,
 };
 
-/// Bytes of one piece, and what counts as bulk.
+/// Bytes of one piece, and the smallest send that counts as bulk.
 pub(crate) const PIECE: usize = send::FIRST_PIECE;
 /// Times that one sleeping send wakes up for the meeting's sake.
 const WAKES: u32 = 8;
@@ -98,7 +98,8 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
             Route::Kernel(ticket) => ticket,
             Route::Library(conn) if done == 0 => return send::send(&conn, buffers, flags),
             Route::Library(conn) => {
-                // A call that has sent something raises no signal, and keeps what is to be told.
+                // A call that has sent something raises no signal, and keeps an error for the next
+                // call.
                 let rest = send::send(&conn, buffers, flags | libc::MSG_NOSIGNAL);
                 if let Err(e) = rest
                     && !matches!(e, Errno::EPIPE | Errno::EAGAIN | Errno::EINTR | Errno::EBADF)
@@ -152,8 +153,7 @@ pub(crate) unsafe fn sendfile(
                         splice_off::prepare,
                     )
                 };
-                // What is the kernel's to send from is sent by the next call: the program sees a
-                // short one.
+                // The next call sends what only the kernel can send: the program sees a short one.
                 return Ok(done + rest.and_then(Result::ok).unwrap_or(0));
             }
             Route::Pass => return Ok(done),
@@ -167,7 +167,7 @@ fn hold(first: &Ticket) -> Option<ConnGuard> {
     ConnGuard::new(first.number(), Half::Send).filter(|conn| conn.index() == first.conn())
 }
 
-/// The way of the next piece. [`Route::Pass`] when the number was closed between two pieces, and
+/// The route of the next piece. [`Route::Pass`] when the number was closed between two pieces, and
 /// perhaps names another connection by now: the kernel would go on with the one that the call began
 /// on.
 fn go_on(held: Option<&ConnGuard>, number: c_int) -> Route {

@@ -1,4 +1,4 @@
-//! What the hooks ask: one function per kind of call.
+//! The functions that the hooks call: one per kind of call.
 //!
 //! Every function may be called for any descriptor, also one that is not ours, before the library's
 //! constructor ran, from a signal handler and in a vfork child; it answers [`Call::Pass`] whenever
@@ -163,7 +163,7 @@ fn seen() -> u32 {
     tls::slot(tls::Slot::Seen).load(Ordering::Relaxed) as u32
 }
 
-/// What stands between a data call and its lane.
+/// Which lane a data call goes to.
 pub(crate) enum Route {
     /// Not ours.
     Pass,
@@ -282,7 +282,7 @@ fn recv_here(conn: &ConnGuard, vector: Vector, flags: c_int, none: Option<usize>
     done_unless_retired(result)
 }
 
-/// `recv` and `read` into one buffer: the common way first.
+/// `recv` and `read` into one buffer: tries the fast path first.
 ///
 /// # Safety
 /// See the module.
@@ -443,7 +443,7 @@ fn send_with(
     }
 }
 
-/// `send` and `write` from one buffer: the common way first.
+/// `send` and `write` from one buffer: tries the fast path first.
 ///
 /// # Safety
 /// See the module.
@@ -493,7 +493,8 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
                 }
             }
         });
-        // Who gets it would miss what is unread, and take the kernel's end of the stream for its end.
+        // The process that gets the descriptor would miss the unread bytes, and take the kernel's
+        // end of the stream for its end.
         return if is_whole { Call::Pass } else { done(Err(Errno(libc::ETOOMANYREFS))) };
     }
     send_with(fd, flags, Some(header), || header.vector())
@@ -572,7 +573,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut i64, count: usize)
     }
 }
 
-/// Who sends on the connection.
+/// The function that sends on this connection: between hosts, or on this host.
 fn sender(conn: &ConnGuard) -> send::Send {
     if hosts::has(conn) { hosts::send } else { send::send }
 }
@@ -630,7 +631,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     if conn.stage() != Stage::Attached || !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
         return Call::Pass;
     }
-    // What was reset before the call is the kernel's to say.
+    // The kernel reports that the connection was reset before the call.
     if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
         return Call::Pass;
     }
@@ -740,7 +741,8 @@ pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
 pub fn closing(fd: c_int) -> Call {
     if lifecycle::begin_close(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
 }
-/// After the `close`, or what closes a number before it names something else.
+/// After the `close`, or after another call that closes a number before the number names something
+/// else.
 #[inline(always)]
 pub fn closed(fd: c_int) {
     table::end_close(fd);
@@ -750,11 +752,12 @@ pub fn closed(fd: c_int) {
 pub fn closing_range(first: u32, last: u32, flags: c_int) -> Call {
     lifecycle::closing_range(first, last, flags).map_or(Call::Pass, Call::Done)
 }
-/// After a successful `dup`, `F_DUPFD`: `new` names what `old` names.
+/// After a successful `dup`, `F_DUPFD`: `new` names the same as `old`.
 pub fn duplicated(old: c_int, new: c_int) {
     lifecycle::duplicated(old, new);
 }
-/// Before `dup2`/`dup3` onto `new`: what `new` names is closed; a hidden descriptor moves away. After the call: [`closed`].
+/// Before `dup2`/`dup3` onto `new`: the file that `new` names is closed; a hidden descriptor moves
+/// away. After the call: [`closed`].
 pub fn replacing(new: c_int) {
     lifecycle::replacing(new);
 }
@@ -808,8 +811,8 @@ fn waited(waited: Waited) -> Call {
     }
 }
 
-/// After a wait that was answered with [`Call::EarlyWait`], whatever it came to. One that never comes back leaves
-/// the process with an early sleeper, which costs wake bytes, not wake-ups.
+/// After a wait that was answered with [`Call::EarlyWait`], whatever its result. One that never
+/// comes back leaves the process with an early sleeper, which costs wake bytes, not wake-ups.
 pub fn early_wait_over() {
     Early::over();
 }

@@ -1,6 +1,7 @@
-//! What the hooks ask: a file for each family of calls.
+//! The functions that the hooks call: a file for each family of calls.
 //!
-//! It finds out whose call it is and passes it on to the room that answers. Nothing calls up into it.
+//! This room finds out which lane or room a call belongs to, and passes it on there. Nothing calls
+//! up into it.
 
 pub(crate) mod bulk;
 pub mod calls;

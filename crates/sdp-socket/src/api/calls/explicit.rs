@@ -1,4 +1,4 @@
-//! What the hooks ask about sockets that a program wants to be SDP by their family.
+//! Hooks of sockets that a program asks to be SDP by their family.
 
 use libc::{c_int, sockaddr, socklen_t};
 

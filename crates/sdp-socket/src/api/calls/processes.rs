@@ -1,4 +1,4 @@
-//! What the hooks ask about processes: fork, exec, changes of privilege, exit, the constructor.
+//! Hooks of processes: fork, exec, changes of privilege, exit, the constructor.
 
 use libc::c_int;
 use sdp_stats::Reason;
@@ -81,8 +81,9 @@ pub enum Leave {
     Privilege,
     /// The network namespace changes.
     Namespace,
-    /// Threads, or others on this memory, are about to have descriptors of their own, so that one table cannot tell
-    /// what a number names; or another process is about to have these, whose changes nobody sees here. For good.
+    /// Threads, or other processes on this memory, are about to have descriptors of their own, so
+    /// that one table cannot say what a number names; or another process is about to share these
+    /// descriptors, whose changes the library does not see here. For good.
     Descriptors,
 }
 
@@ -92,10 +93,11 @@ pub fn exiting() {
     inherit::exiting();
 }
 
-/// What a program gets that asks for io_uring, whose use of descriptors no hook sees.
+/// The answer to a program that asks for io_uring, whose use of descriptors no hook sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoUring {
-    /// `ENOSYS` for programs that are known to fall back to what the hooks see, else passed on.
+    /// `ENOSYS` for programs that are known to fall back to calls that the hooks see, else passed
+    /// on.
     Auto,
     /// `ENOSYS` for all.
     Deny,

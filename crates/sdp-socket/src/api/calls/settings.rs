@@ -1,4 +1,4 @@
-//! What the hooks ask about socket options, and about the flags of `preadv2` and `pwritev2`.
+//! Hooks of socket options, and of the flags of `preadv2` and `pwritev2`.
 
 use libc::{c_int, c_void, socklen_t};
 use sdp_sys::errno::Errno;
@@ -36,7 +36,8 @@ pub unsafe fn setsockopt(
     Call::Pass
 }
 
-/// Before `setsockopt`. False: what is unread could not be given to the kernel, which is to make sense of it.
+/// Before `setsockopt`. False: the unread bytes, which the kernel is to interpret, could not be
+/// given to it.
 fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> bool {
     if matches!((level, name), (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX))
         && let Some(conn) = ConnGuard::new(fd, Half::Receive)
