@@ -2,10 +2,10 @@
 //!
 //! Called by `api` when descriptors arrive, and by [`super::exec`] and [`super::inherit`].
 //!
-//! No segment travels. Such a connection starts over: on the kernel lane, counted, and once it has earned
-//! it here, and nobody else has its socket open, it meets the other end afresh. On a standard descriptor
-//! it stays on the kernel lane, because stdio and shells use those numbers without asking; a program that
-//! moves it to another number (sshd does) frees it.
+//! No segment travels. Such a connection starts over: on the kernel lane, counted; once it has
+//! earned an SDP lane here, and no other process has its socket open, it meets the other end
+//! afresh. On a standard descriptor it stays on the kernel lane, because stdio and shells use those
+//! numbers without asking; a program that moves it to another number (sshd does) frees it.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -29,9 +29,10 @@ use crate::{
 /// Descriptors that are looked at when the process begins: the standard ones and some behind them.
 pub(crate) const LOOKED_AT: c_int = 67;
 
-/// When the process begins: connections that it was given by the image before (inetd, sshd, a shell, a
-/// service manager), or that leaked. Following those that nobody uses costs nothing. Most programs have three numbers
-/// open, and each exec pays for this: one system call tells which are, and each of those costs one.
+/// When the process begins: connections that it has from the image before (inetd, sshd, a shell, a
+/// service manager), or that leaked. Following those that the program never uses costs nothing.
+/// Most programs have three numbers open, and each exec pays for this: one system call finds the
+/// open numbers, and each of those costs one.
 pub(crate) fn begin() {
     let mut adopted: [Option<Identity>; LOOKED_AT as usize] = [None; LOOKED_AT as usize];
     let are_open = fd::which_are_open::<{ LOOKED_AT as usize }>();
@@ -89,8 +90,8 @@ fn adopt(fd: c_int, giver: i32) -> bool {
     true
 }
 
-/// This process passes a connection on and may go on using it, or its family members may: who gets
-/// it is told, and family members are.
+/// This process passes a connection on, and it or its family members may go on using it: this tells
+/// the process that gets it, and the family members.
 pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
     conn.set(flag::PASSED);
     if let Some(row) = conn.row() {

@@ -1,12 +1,13 @@
 //! Calls of a child that runs on its parent's memory, with descriptors of its own.
 //!
-//! Called by `api` and `readiness` before they look at what a number names.
+//! Called by `api` and `readiness` before they look at the entry of a number.
 //!
-//! A child of vfork, or of a clone like it, closes numbers and uses them for something else, and the table of the
-//! parent, which is all that there is, must not learn of it. So what a number names is asked of the kernel here, and
-//! every call is the kernel's. A number that still names a connection is brought there first: the connection leaves
-//! its lanes for good, because the child's calls cannot be followed (reason `shared`). That costs a connection its
-//! lanes where such a child really uses it. Who only closes, duplicates and executes never comes here.
+//! A child of vfork, or of a clone like it, closes numbers and uses them for other files, and the
+//! table of the parent, which is the only one, must not record that. So the child asks the kernel
+//! what a number names, and the kernel makes every call. A number that still names a connection is
+//! brought there first: the connection leaves its lanes for good, because the child's calls cannot
+//! be followed (reason `shared`). That costs a connection its lanes where such a child really uses
+//! it. A child that only closes, duplicates and executes never comes here.
 
 use libc::{c_int, pollfd};
 use sdp_stats::Reason;
@@ -23,7 +24,8 @@ use crate::{
     },
 };
 
-/// Whether a call on `fd` is the kernel's because the caller has other descriptors than the table tells of.
+/// Whether a call on `fd` is the kernel's because the caller has other descriptors than those in
+/// the table.
 #[inline(always)]
 pub(crate) fn is(fd: c_int) -> bool {
     pid::may_be_borrowed() && is_here(fd)
@@ -86,7 +88,7 @@ fn is_here(fd: c_int) -> bool {
     true
 }
 
-/// What `fd` names leaves its lanes, if it is a connection here as well.
+/// The file that `fd` names leaves its lanes, if it is a connection here as well.
 #[cold]
 #[inline(never)]
 fn leave(fd: c_int) {
@@ -108,7 +110,7 @@ fn has_rest(fd: c_int) -> bool {
     })
 }
 
-/// Before such a child forks: what it holds its own child holds as well, of whom nobody will know.
+/// Before such a child forks: its own child holds all that it holds, and no record names that one.
 #[cold]
 #[inline(never)]
 pub(crate) fn before_fork() {

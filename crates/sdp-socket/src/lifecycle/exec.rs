@@ -2,13 +2,15 @@
 //!
 //! Called by `api` around `execve`.
 //!
-//! A new image may be one without the library, so what it gets has to be on the kernel lane, with all that is
-//! unread. Descriptors that merely leak into a helper are left alone, or every `system("true")` would demote
-//! a server's clients. What is meant for an image shows in what the program did: it is one of the standard
-//! descriptors, or FD_CLOEXEC was taken off it, or a child duplicated it.
+//! A new image may be one without the library, so the connections that it gets have to be on the
+//! kernel lane, with all unread bytes. Descriptors that merely leak into a helper are left alone,
+//! or every `system("true")` would demote a server's clients. The program's calls show which
+//! descriptors are meant for an image: the standard ones, those whose FD_CLOEXEC was cleared, and
+//! those that a child duplicated.
 //!
-//! A child of `vfork` executes on its parent's memory, with descriptors of its own, and what it does to them the
-//! table never learns. What it makes for its image leaves its lanes there and then ([`crate::migration::incompatible`]).
+//! A child of `vfork` executes on its parent's memory, with descriptors of its own, and the table
+//! never records its changes to them. The connections that it prepares for its image leave their
+//! lanes there and then ([`crate::migration::incompatible`]).
 
 use libc::c_int;
 use sdp_stats::Reason;
@@ -28,7 +30,8 @@ use crate::{
     },
 };
 
-/// The program took FD_CLOEXEC off a number. What sets it says nothing of the connection's other numbers.
+/// The program took FD_CLOEXEC off a number. A call that sets it concerns no other number of the
+/// connection.
 pub(crate) fn inheritable(fd: c_int) {
     if !process::is_ours() {
         incompatible::fall_back(fd, Incompatible::ForImage(fd));
@@ -76,7 +79,8 @@ pub(crate) fn executing() {
             }
         }
     });
-    // What the new image keeps it may pass on to children of its own, whom nobody could find.
+    // The new image may pass the connections that it keeps on to children of its own, which could
+    // not be found.
     let mut keeps_any = false;
     table::walk(|fd, entry| keeps_any |= matches!(entry, Entry::Conn(_)) && fd::stays_open(fd));
     if let Some((family, slot)) = process::family() {
@@ -84,7 +88,7 @@ pub(crate) fn executing() {
     }
 }
 
-/// In a vfork child: what the parent meant for images before.
+/// In a vfork child: the connections that the parent meant for images before.
 fn executing_beside_parent() {
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
@@ -96,8 +100,8 @@ fn executing_beside_parent() {
     });
 }
 
-/// Before `posix_spawn`: its child is libc's, and does what no hook sees. False: the child would have a connection whose
-/// unread bytes it would miss.
+/// Before `posix_spawn`: libc makes its child, which no hook sees. False: the child would have a
+/// connection whose unread bytes it would miss.
 pub(crate) fn spawning() -> bool {
     if process::is_retired() || !process::is_ours() {
         return true;
@@ -137,12 +141,12 @@ fn has_lanes(conn: &Conn) -> bool {
     matches!(conn.stage(), Stage::Attached | Stage::Meeting | Stage::Remote | Stage::Guarded)
 }
 
-/// What the program did with it shows that.
+/// The program's calls on it show that.
 fn is_meant_for_images(conn: &Conn, fd: i32) -> bool {
     (0..=2).contains(&fd) || conn.has(flag::FOR_IMAGES)
 }
 
-/// In a process that forked: not what it got and left as it was.
+/// In a process that forked: not descriptors that it inherited and left as they were.
 fn is_inherited_on_purpose(conn: &Conn, fd: i32) -> bool {
     if hosts::is_copy(conn) {
         return is_meant_for_images(conn, fd);

@@ -3,10 +3,10 @@
 //! Called by `api` when a socket is made and bound, and by [`super::open`] and [`super::listener`]
 //! for its rule.
 //!
-//! `AF_INET_SDP` is 27, in early versions 26, and `AF_INET6_SDP` is 28. Such a socket is a TCP socket here, as any other
-//! whose bytes may go over SDP, and it is strict ([`super::strict`]): the historic one had no TCP to fall back to, and no
-//! rule was asked. Addresses may carry those families when they are given to `bind` and `connect`; what is told is
-//! always `AF_INET` or `AF_INET6`.
+//! `AF_INET_SDP` is 27, in early versions 26, and `AF_INET6_SDP` is 28. Such a socket is a TCP
+//! socket here, as any other whose bytes may go over SDP, and it is strict ([`super::strict`]): the
+//! historic one had no TCP to fall back to, and no rule was asked. The program may pass addresses
+//! of those families to `bind` and `connect`; the library always returns `AF_INET` or `AF_INET6`.
 //!
 //! Where the library has nothing to give (a process that has left it, a child on its parent's memory) the kernel
 //! answers, as it does without the library: the family is unknown.
@@ -83,7 +83,7 @@ fn connection(fd: c_int) -> Option<&'static Conn> {
     }
 }
 
-/// What the rules say to a socket; of an explicit one they are not asked.
+/// The rules' verdict for a socket; an explicit one does not ask them.
 pub(crate) fn family(conn: &Conn, role: Role, address: [u8; 16], port: u16) -> Family {
     if conn.historic.is_explicit() { Family::Sdp } else { settings::family(role, address, port) }
 }

@@ -36,12 +36,13 @@ static RESERVED: &AtomicU32 = &FORK_PAGE.reserved;
 /// Whether `fork_prepare` did anything.
 static PREPARED: &AtomicU32 = &FORK_PAGE.prepared;
 
-/// Held by the thread that forks, whose id it is, from prepare to parent/child: forks of several threads take turns.
+/// Held by the thread that forks, by its id, from prepare to parent/child: forks of several threads
+/// come one after the other.
 static FORKING: &AtomicU32 = &FORK_PAGE.preparing;
 /// Forks within that one: by handlers of `pthread_atfork`. They are not prepared.
 static NESTED: &AtomicU32 = &FORK_PAGE.nested;
-/// Looks at a meeting that another thread is busy with, each followed by giving the processor away. Its
-/// steps do not block; what is not over by then is begun anew in the child.
+/// Looks at a meeting that another thread is busy with, each followed by a yield of the processor.
+/// Its steps do not block; one that is not over by then is begun anew in the child.
 const MEETING_LOOKS: u32 = 10_000;
 
 /// A meeting in progress would go on in two processes. Forks are counted already, so that no other
@@ -55,7 +56,7 @@ fn prepare_connections() {
         if conn.stage() == Stage::Candidate
             && conn.row().and_then(|row| Verdict::at(&row.reason).reason()) == Some(Reason::NotSole)
         {
-            // Who holds it changes now; helpers that execute something let go of it in a moment.
+            // Its holders change now; helpers that execute something release it in a moment.
             conn.ticks.store(promote::SOON, Ordering::Relaxed);
         }
         let is_over = (0..MEETING_LOOKS).any(|_| {
@@ -71,7 +72,7 @@ fn prepare_connections() {
             is_abandoned
         });
         if !is_over {
-            // What the thread that is in there gets, the child may have as well.
+            // The child may have the descriptor as well that the thread in there receives.
             conn.set(flag::UNCERTAIN);
         }
     });
@@ -92,7 +93,7 @@ pub(crate) fn fork_prepare() {
         return elsewhere::before_fork();
     }
     if is_forking() {
-        // What the inner child holds is recorded nowhere.
+        // No record shows what the inner child holds.
         NESTED.fetch_add(1, Ordering::Relaxed);
         return mark_uncertain();
     }
@@ -106,7 +107,7 @@ pub(crate) fn fork_prepare() {
     while FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
         sdp_sys::time::yield_now();
     }
-    // What the other end has answered in the meantime would be thrown away.
+    // The other end's answer that came in the meantime would be thrown away.
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
             && conn::get(index).is_some_and(|conn| conn.stage() == Stage::Meeting)
@@ -148,7 +149,8 @@ pub(crate) fn fork_parent(child: i32) {
     match prepared {
         0 => return,
         2 => {
-            // What other threads have put there since the fork was prepared, the child has too.
+            // The child also has the segments that other threads have put there since the fork was
+            // prepared.
             crate::conn::pool::clear();
             if let Some((family, _)) = process::family() {
                 let reserved = RESERVED.swap(0, Ordering::Relaxed).checked_sub(1).map(Slot);
@@ -223,7 +225,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
         }
         process::set_slot(slot);
     } else if process::rejoin_family() {
-        // A fork that nobody prepared, or that ran into the start of the library.
+        // A fork without a preparation, or one that ran into the start of the library.
         mark_uncertain();
     }
     table::walk(|_, entry| {
@@ -253,7 +255,7 @@ pub(crate) fn fork_child(pid: Option<i32>) {
         crate::wake::interest::fork_child();
     }
     if process::are_children_elsewhere() {
-        // We cannot find out what the parent still holds: it has no id here.
+        // The library cannot find out what the parent still holds: it has no id here.
         let _ = process::set_children_elsewhere(false);
         mark_uncertain();
     }
@@ -268,11 +270,11 @@ pub(crate) fn fork_child(pid: Option<i32>) {
 /// all lanes. Connections that it has stay on the kernel lane; after a change of privilege it makes
 /// family and doorbell anew for later ones.
 ///
-/// What the old trust domain shares with us is unmapped unless another thread may be in the middle of
-/// using it (the process has others, or a handler interrupted a sleeping call), or bytes are unread in a
-/// ring that cannot be pushed into the carrier. Then it stays mapped until the connection is closed, family
-/// memory until the last such connection is (after a sandbox, which allows no system call of ours, until the
-/// process ends); nothing new refers to it.
+/// The memory shared with the old trust domain is unmapped unless another thread may be in the
+/// middle of using it (the process has others, or a handler interrupted a sleeping call), or bytes
+/// are unread in a ring that cannot be pushed into the carrier. Then it stays mapped until the
+/// connection is closed, family memory until the last such connection is (after a sandbox, which
+/// allows no system call of ours, until the process ends); nothing new refers to it.
 ///
 /// True: all that has been done is that the process is retired.
 pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
@@ -280,8 +282,8 @@ pub(crate) fn leaving(reason: Reason, for_good: bool) -> bool {
         return false;
     }
     if process::highest_descriptor() < 0 {
-        // Nothing to leave. But its first socket, which makes what the library needs, may come after the
-        // filter.
+        // Nothing to leave. But its first socket, at which the library makes the objects that it
+        // needs, may come after the filter.
         if for_good {
             section::set_deferring(false);
             process::retire();
@@ -325,9 +327,9 @@ static PARTING: AtomicBool = AtomicBool::new(false);
 const PARTING_NS: u64 = 10_000_000_000;
 const PARTING_SLEEP_NS: i64 = 100_000;
 
-/// Before one table cannot tell any more what a number names, because a child gets descriptors of
-/// its own, or shares ours: the process leaves all lanes for good. One thread after the other: who
-/// goes takes copies of what is open.
+/// Before one table cannot say any more what a number names, because a child gets descriptors of
+/// its own, or shares this process's: the process leaves all lanes for good. One thread after the
+/// other: each takes copies of the open connections.
 pub(crate) fn parting() {
     let end = monotonic_ns().saturating_add(PARTING_NS);
     while PARTING.swap(true, Ordering::Acquire) {
@@ -364,13 +366,14 @@ fn leave_trust(
         conn.note_reason(reason);
         crate::migration::arrived::start_over(conn, fd);
     } else if conn.may_have_lanes() {
-        // Who retires reads on past us, like a stranger.
+        // A process that retires reads on without the library, like a stranger.
         let next = if for_good { NextReader::Stranger } else { NextReader::Ourselves };
         let handed_over = handover::leave_to(conn, fd, reason, next);
         if for_good && !handed_over {
             handover::cut_off(conn, fd, fd);
         }
-        // Of a process that retires the kernel alone is asked, who was told to say nothing.
+        // A process that retires asks the kernel alone, which had been asked to hold "writable"
+        // back.
         crate::wake::interest::room_granted(conn);
         if conn.stage() == Stage::Attached {
             conn.flags.fetch_and(!flag::PEER_HAS_DOORBELL, Ordering::SeqCst);
@@ -406,8 +409,8 @@ fn sends_through_kernel(conn: &Conn) -> bool {
         .unwrap_or(false)
 }
 
-/// Before an orderly exit, which closes everything: as before a close, wake bytes that nobody
-/// consumed must not turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
+/// Before an orderly exit, which closes everything: as before a close, unread wake bytes must not
+/// turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
 pub(crate) fn exiting() {
     if process::is_retired() || process::family().is_none() || !process::is_ours() {
         return;

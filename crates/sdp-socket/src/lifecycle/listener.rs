@@ -1,5 +1,5 @@
-//! What a listener's connections get: the server rules' verdict, asked for at `listen` and again when other
-//! rules are in force.
+//! The verdict for a listener's connections: that of the server rules, asked for at `listen` and
+//! again when other rules are in force.
 //!
 //! Called by [`super`]. A connection has the verdict that its listener has when it is accepted, so that a rule
 //! file that has changed holds for servers that have listened all along.
@@ -38,7 +38,7 @@ pub(crate) fn decide(conn: &Conn, fd: c_int) -> ([u8; 16], u16) {
     end
 }
 
-/// Before a connection gets what its listener has: looks whether other rules are in force.
+/// Before a connection gets its listener's verdict: looks whether other rules are in force.
 #[inline]
 pub(crate) fn bring_up_to_date(conn: &Conn, fd: c_int) {
     if conn.stage() == Stage::Listener {

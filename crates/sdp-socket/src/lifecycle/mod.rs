@@ -1,6 +1,6 @@
 //! Descriptors and processes that come and go: open, close, fork, exec, passing, leaving.
 //!
-//! Called by `api`. It tells the rooms below what has happened, in an order that stands here.
+//! Called by `api`. It calls the rooms below at each event, in an order that is fixed here.
 
 pub(crate) mod adopt;
 pub(crate) mod elsewhere;

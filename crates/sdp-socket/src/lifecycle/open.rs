@@ -29,7 +29,7 @@ use crate::{
     wake::{call_guard, doorbell},
 };
 
-/// Puts a connection into the table; what the number named before is forgotten.
+/// Puts a connection into the table; the number's entry before is dropped.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
     hand_in();
@@ -51,7 +51,7 @@ pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn
     }
 }
 
-/// Hands in what lower rooms call when a number or a call leaves something behind.
+/// Hands in the functions that lower rooms call when a number or a call leaves something behind.
 pub(crate) fn hand_in() {
     static EVICTED: fn(Entry) = release;
     static LAST_LEFT: fn(&Conn) = left;
@@ -59,7 +59,7 @@ pub(crate) fn hand_in() {
     call_guard::LAST_LEFT.set(&LAST_LEFT);
 }
 
-/// What a table word named is not named by it any more: the number names something else now.
+/// A number does not name this entry of the table any more: it names something else now.
 pub(crate) fn release(entry: Entry) {
     match entry {
         Entry::Conn(index) => {
@@ -214,13 +214,14 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     }
 }
 
-/// What connections have of their listener.
+/// The properties that connections have from their listener.
 fn inherited(listener: &Conn) -> u32 {
     const WHAT: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::FALLBACK;
     listener.flags.load(Ordering::Relaxed) & WHAT
 }
 
-/// A listener that came by exec or activation: what its connections have of it. `None`: not a TCP listener.
+/// A listener that came by exec or activation: the properties that its connections have from it.
+/// `None`: not a TCP listener.
 fn adopt_listener(fd: c_int) -> Option<u32> {
     if fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()? != libc::IPPROTO_TCP {
         return None;
@@ -291,7 +292,7 @@ pub(crate) fn begin_close(fd: c_int) -> bool {
         // The thread that clears the word closes this number, the one that takes the last reference
         // away ends the connection: each once, also when several threads close at a time.
         keep_for_calls(fd);
-        // Without other threads nobody can come to the number meanwhile.
+        // Without other threads no call can come to the number meanwhile.
         let is_alone = pid::is_single_threaded();
         match if is_alone { table::clear(fd) } else { table::begin_close(fd) } {
             Some(Entry::Conn(index)) => {
@@ -347,8 +348,8 @@ fn closed_number(conn: &Conn, fd: c_int) {
     conn.release(Half::Send);
 }
 
-/// Nobody may hold the connection any more for whom something was kept when a number of it was closed. The
-/// caller uses it.
+/// Perhaps no call holds the connection any more for which a number was kept at a close. The caller
+/// uses it.
 pub(crate) fn left(conn: &Conn) {
     let Some(kept) = conn.take_kept() else { return };
     if kept.ends() {
@@ -371,7 +372,7 @@ fn await_users(conn: &Conn) {
     hosts::await_users(conn);
 }
 
-/// In a fork child: what only calls of the parent hold open is no connection of the child's.
+/// In a fork child: a connection that only calls of the parent hold open is not the child's.
 pub(crate) fn forget_kept() {
     conn::each_kept(|conn| {
         conn.forget_threads();
@@ -392,9 +393,9 @@ fn last_close(conn: &Conn, fd: c_int) {
     }
 }
 
-/// Makes the kernel's close of the carrier show what a close shows over TCP: a reset with bytes of the
-/// program unread or when the program asked for one, else FIN. True when this process is the last user
-/// and FIN it is.
+/// Makes the kernel's close of the carrier look as a close over TCP: a reset with bytes of the
+/// program unread or when the program asked for one, else FIN. True when this process is the last
+/// user and FIN it is.
 #[unsafe(link_section = ".text.hot.long")]
 pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
@@ -420,15 +421,15 @@ pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     // R11: with bytes of the program unread TCP answers with a reset; without, E5: wake bytes that
     // were never consumed must not turn our FIN into one.
     let (in_ring, on_carrier) = receive::with_sink(conn, |sink, _, link, half| {
-        // Nobody reads the ring any more: what the peer sends from here on is the kernel's to
-        // refuse. Under the gate, so that every wake byte has come by now, or is never rung. An end
-        // that has left the lanes before gets no wake bytes, and another process may have the
-        // connection now.
+        // No process reads the ring any more: the kernel refuses the peer's bytes from here on.
+        // Under the gate, so that every wake byte has come by now, or is never sent. An end that
+        // has left the lanes before gets no wake bytes, and another process may have the connection
+        // now.
         let is_ours = send::gated_at(conn, Some(fd), half, conn.side(), || link.own().close());
         let is_ours = is_ours == Some(true);
         if is_ours {
-            // A switch that no call has met yet: what lies behind it is the program's, or wake
-            // bytes.
+            // A switch that no call has followed yet: the bytes behind it are the program's, or
+            // wake bytes.
             receive::follow_pending(fd, sink, half);
         }
         let is_pending = sink.pending(half).is_ok_and(|switch| switch.is_some());
@@ -449,8 +450,8 @@ pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     if resets && let Some(link) = conn.link() {
         link.own().note_reset(ResetNote::Resets);
     }
-    // What is on the carrier the kernel sees itself when the last number is closed; a process that
-    // nobody saw get one may have read it by then.
+    // The kernel itself looks at unread bytes on the carrier when the last number is closed; a
+    // process that got one unseen may have read them by then.
     if in_ring || is_asked {
         carrier::flush(fd);
         carrier::reset_on_close(fd);
@@ -468,7 +469,7 @@ fn is_cut_off(conn: &Conn, fd: c_int) -> bool {
 }
 
 /// Before the process becomes an image that does not have the connection: the kernel closes it, and
-/// nobody of ours consumes the wake bytes that are there by then.
+/// the library cannot consume the wake bytes that are there by then.
 pub(crate) fn leaves_by_exec(conn: &Conn) {
     let is_sole = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
@@ -519,7 +520,7 @@ pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
     sent == Ok(true)
 }
 
-/// `close_range` around what we hide. `None`: nothing of ours is in the range.
+/// `close_range` around the library's hidden descriptors. `None`: the range has none of them.
 pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize> {
     if !process::is_ours() || first > last {
         return None;
@@ -555,7 +556,7 @@ pub(crate) fn closing_range(first: u32, last: u32, flags: c_int) -> Option<isize
     }
     if closes {
         (first..=last.min(top.max(0) as u32)).for_each(|fd| table::end_close(fd as i32));
-        // Where the kernel has no such call the hook finds another way.
+        // Where the kernel has no such call the hook closes the numbers by other calls.
         if !touched && result == -(libc::ENOSYS as isize) {
             return None;
         }
@@ -570,7 +571,7 @@ fn close_range(first: u32, last: u32, flags: c_int) -> isize {
     }
 }
 
-/// After `dup`: `new` names what `old` names.
+/// After `dup`: `new` names the same as `old`.
 pub(crate) fn duplicated(old: c_int, new: c_int) {
     if !(table::is_tracked(old) || table::is_tracked(new)) || !process::is_ours() {
         return;
@@ -612,7 +613,8 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         && let Some(conn) = ConnGuard::new(new, Half::Receive)
         && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
     {
-        // stdio, shells and what they start use these numbers without asking us.
+        // stdio, shells and the programs that they start use these numbers without calls that a
+        // hook sees.
         let next = crate::migration::handover::NextReader::Stranger;
         crate::migration::handover::leave_to(&conn, new, Reason::StandardDescriptor, next);
     }

@@ -3,11 +3,11 @@
 //!
 //! Called by `api` around `connect`.
 //!
-//! The kernel tells the other end of a reset, drops what the program has not read, and keeps
-//! nothing of the connection. Neither do we: the lanes are left before the call, what waits in
-//! the ring is dropped after it, and every number of the process that names the socket gets a
-//! slot as if it had just been made. Where others have the socket too, or epoll sets know it by
-//! the old slot, the next connection stays TCP (`reconnected`).
+//! The kernel sends a reset to the other end, drops the bytes that the program has not read, and
+//! keeps nothing of the connection. So does the library: the connection leaves its lanes before the
+//! call, the bytes that wait in the ring are dropped after it, and every number of the process that
+//! names the socket gets a slot as if it had just been made. Where others have the socket too, or
+//! epoll sets know it by the old slot, the next connection stays TCP (`reconnected`).
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_link::{EndWords, Link, ResetNote};
@@ -47,7 +47,7 @@ fn is_connection(conn: &Conn) -> bool {
     !matches!(conn.stage(), Stage::Fresh | Stage::Listener)
 }
 
-/// Before a `connect`: whether it disconnects, and [`after`] is to be told how it went.
+/// Before a `connect`: whether it disconnects; [`after`] then gets its result.
 pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return false };
     if !conn::get(index).is_some_and(is_connection) || !is_disconnect(addr, len) {
@@ -62,7 +62,7 @@ pub(crate) fn before(fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
     if !is_connection(&conn) {
         return false;
     }
-    // What the other end sees is a reset that is meant (E3), whatever its ring still has.
+    // The other end sees a reset that is meant (E3), whatever bytes its ring still has.
     note_reset(&conn, ResetNote::Resets);
     demote::leave(&conn, fd, Reason::Reconnected);
     true
@@ -80,7 +80,7 @@ pub(crate) fn after(fd: c_int, is_disconnected: bool) {
     if !is_disconnected {
         return note_reset(&conn, ResetNote::None); // a connection still, on the kernel lane
     }
-    // What family members would find before the bytes of the next connection.
+    // Bytes that family members would find before those of the next connection.
     if conn.stage() == Stage::Attached && sharing::may_family_hold(&conn) {
         drop_unread(&conn);
     }
@@ -101,8 +101,8 @@ fn drop_unread(conn: &ConnGuard) {
     }
 }
 
-/// Whether the next connection of the socket may earn lanes: only who uses it by the numbers that
-/// we know.
+/// Whether the next connection of the socket may earn lanes: only if the numbers in the table are
+/// its only users.
 fn is_ours_alone(conn: &Conn) -> bool {
     const OTHERS: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN | flag::FOR_IMAGES;
     let is_held = conn

@@ -3,13 +3,14 @@
 //!
 //! Called by `api` around `connect`, and by [`super::listener`] at `accept`.
 //!
-//! Sockets whose connections may get lanes are marked, listeners and those that are about to connect:
-//! `IP_MULTICAST_LOOP`, which means nothing to TCP, is taken from them. sock_diag shows that to everybody in the network
-//! namespace, and the mark goes where the socket goes. A strict client asks for the listener that the kernel would
-//! choose before it connects, so that nothing reaches a peer that cannot have SDP. A strict server asks for the other
-//! end of what it has accepted, and turns it away with a reset before the program sees it. The mark is no secret and no
-//! proof: it decides whether a call fails, no more. Of other hosts nothing is known before the two ends meet: they pass
-//! where there is a device that may reach them.
+//! Sockets whose connections may get lanes are marked, listeners and those that are about to
+//! connect: `IP_MULTICAST_LOOP`, which has no effect on TCP, is cleared on them. sock_diag shows
+//! that to every process in the network namespace, and the mark goes where the socket goes. A
+//! strict client asks for the listener that the kernel would choose before it connects, so that
+//! nothing reaches a peer that cannot have SDP. A strict server asks for the other end of what it
+//! has accepted, and turns it away with a reset before the program sees it. The mark is no secret
+//! and no proof: it decides whether a call fails, no more. Nothing is known of other hosts before
+//! the two ends meet: they pass where there is a device that may reach them.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,12 +43,13 @@ use crate::{
     },
 };
 
-/// What a v4-mapped address begins with.
+/// The first bytes of a v4-mapped address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// Bytes that can be asked about at a time.
 const AT_ONCE: usize = 8;
 
-/// A socket listens whose connections may get lanes, or is about to connect and may get one.
+/// Called when a socket listens whose connections may get lanes, or is about to connect and may get
+/// one.
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn mark(socket: c_int) {
     // Where that is refused strict ends take us for a program without the library.
@@ -111,8 +113,9 @@ fn count(fd: c_int, reason: Reason) {
     });
 }
 
-/// After an `accept`, before anybody knows of it: whether the connection is turned away, because its listener takes SDP
-/// clients only and this one cannot have SDP. Then its descriptor is closed.
+/// After an `accept`, before the program has the descriptor: whether the connection is turned away,
+/// because its listener takes SDP clients only and this one cannot have SDP. Then its descriptor is
+/// closed.
 #[unsafe(link_section = ".text.open")]
 pub fn turns_away(listener: c_int, fd: c_int) -> bool {
     if !may_turn_away(listener) || !process::is_ours() || process::is_retired() {
@@ -170,7 +173,8 @@ fn ends(fd: c_int) -> Option<(Address, Address)> {
     Some((of(End::Remote)?, of(End::Local)?))
 }
 
-/// Why the other end of an accepted connection cannot have a lane; `None`: it may, or there is no telling.
+/// Why the other end of an accepted connection cannot have a lane; `None`: it may, or that cannot
+/// be known.
 fn judge_client(remote: &Address, own: &Address) -> Option<Reason> {
     let (address, port) = parse_address(remote)?;
     let (own, own_port) = parse_address(own)?;
@@ -202,7 +206,7 @@ fn in_place(address: [u8; 16]) -> [u8; 16] {
     }
 }
 
-/// The address, if it can be read and has its length: the kernel tells what is wrong with another.
+/// The address, if it can be read and has its length: the kernel reports the error of another.
 pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<Address> {
     let n = (len as usize).min(ADDRESS_MAX);
     if addr.is_null() || n < size_of::<libc::sockaddr_in>() {
@@ -219,7 +223,7 @@ pub(super) fn copied(addr: *const sockaddr, len: socklen_t) -> Option<Address> {
     Some(bytes)
 }
 
-/// The error of a connection to this address; `None`: it may have a lane, or there is no telling.
+/// The error of a connection to this address; `None`: it may have a lane, or that cannot be known.
 fn refusal(bytes: &Address, address: [u8; 16], port: u16) -> Option<(c_int, Reason)> {
     let tunables = settings::tunables();
     if !tunables.has_shm() && !tunables.has_verbs() {
@@ -227,7 +231,7 @@ fn refusal(bytes: &Address, address: [u8; 16], port: u16) -> Option<(c_int, Reas
     }
     let mut diag = Diag::open().ok()?;
     match diag.find_marked(&question(bytes, address, port)) {
-        // Nobody with the library, or a rule against it.
+        // No listener with the library, or a rule against it.
         Ok(Some((_, Some(true)))) => Some((libc::ECONNREFUSED, Reason::PeerNotListening)),
         Ok(Some(_)) => (!tunables.has_shm()).then_some((libc::ENETUNREACH, Reason::Disabled)),
         // The kernel refuses it itself, if it is an address of ours.
@@ -260,7 +264,8 @@ fn question(bytes: &Address, address: [u8; 16], port: u16) -> Pair {
     }
 }
 
-/// Whether this network namespace has the address: what can be bound to it, with any port. In doubt it has.
+/// Whether this network namespace has the address: a socket can be bound to it, with any port. In
+/// doubt it has.
 fn is_local(bytes: &Address) -> bool {
     let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;

@@ -1,5 +1,5 @@
-//! What the process gives up, and in which order: in a fork child, before a change of privilege, before a filter, and
-//! where the program takes the number of a hidden descriptor.
+//! The objects that the process gives up, and in which order: in a fork child, before a change of
+//! privilege, before a filter, and where the program takes the number of a hidden descriptor.
 //!
 //! Called by [`crate::lifecycle::inherit`] and [`crate::lifecycle::replacing`]. Each room gives up its own; the order
 //! stands here. Connections have left their lanes before.
@@ -18,7 +18,8 @@ use crate::{
     wake::{doorbell, interest, spin, strangers, wait_set},
 };
 
-/// In a fork child, process `pid` (asked for if `None`): what belonged to the parent alone is made anew on demand.
+/// In a fork child, process `pid` (asked for if `None`): objects that belonged to the parent alone
+/// are made anew on demand.
 pub(crate) fn become_child(pid: Option<i32>) {
     process::begin_anew(pid);
     doorbell::forget_maker();
@@ -37,18 +38,18 @@ pub(crate) fn become_child(pid: Option<i32>) {
     doorbell::unmap_page();
 }
 
-/// What of the old trust domain cannot be given up yet.
+/// The parts of the old trust domain that cannot be given up yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StillUsed {
     /// Connections that family members may hold too: they must go on to see that we do.
     pub(crate) held: bool,
-    /// Connections whose rows are still looked at.
+    /// Connections whose rows are still in use.
     pub(crate) used: bool,
 }
 
 /// Before a change of privilege, after all lanes have been left: doorbell, family and nonce belong
 /// to the old trust domain. The next connection makes new ones, under new descriptors. The
-/// statistics page stays: nobody but this process and the tools trusts it.
+/// statistics page stays: only this process and the tools trust it.
 pub(crate) fn change_trust(still_used: StillUsed) {
     interest::doorbell_leaves();
     pool::clear();
@@ -102,8 +103,8 @@ pub(crate) fn await_others() {
     while conn::is_any_worked_on() && sdp_sys::time::monotonic_ns() < deadline {
         sdp_sys::time::sleep(OTHERS_SLEEP_NS);
     }
-    // Between the last look whether the process is retired and a sleep, and in calls that are about no
-    // connection, nobody counts.
+    // A thread between its last look whether the process is retired and a sleep, or in a call that
+    // concerns no connection, is not counted.
     sdp_sys::threads::await_others(deadline);
 }
 

@@ -57,8 +57,9 @@ fn has_bytes_now(conn: &Conn) -> bool {
     inbound(conn).is_some_and(|(link, half)| is_readable(conn, link.half(half)))
 }
 
-/// Ring cursor that changes with everything new. A switch that has been followed is something new, too: what
-/// is behind it was in the ring before, but not to be had while bytes before it were on their way.
+/// Ring cursor that changes with every event. Following a switch counts as an event, too: the bytes
+/// behind it were in the ring before, but could not be read while bytes before it were on their
+/// way.
 pub(crate) fn cursor(conn: &Conn) -> u64 {
     if hosts::is_guarded(conn) {
         return match hosts::look(conn) {
@@ -72,7 +73,7 @@ pub(crate) fn cursor(conn: &Conn) -> u64 {
     })
 }
 
-/// What [`look_or_arm`] found.
+/// The result of [`look_or_arm`].
 #[derive(Clone, Copy)]
 pub(crate) enum Look {
     /// Something, by this cursor.
@@ -83,7 +84,8 @@ pub(crate) enum Look {
     Busy,
 }
 
-/// Whether a receive call would find something; otherwise the half is armed and looked at once more. Waits for nobody.
+/// Whether a receive call would find something; otherwise the half is armed and looked at once
+/// more. Never waits.
 pub(crate) fn look_or_arm(conn: &Conn) -> Look {
     if hosts::is_guarded(conn) {
         return match hosts::look(conn) {
@@ -103,7 +105,7 @@ pub(crate) fn look_or_arm(conn: &Conn) -> Look {
     glance(conn, half)
 }
 
-/// As [`is_readable`], waiting for nobody.
+/// As [`is_readable`], without waiting.
 fn glance(conn: &Conn, half: AnyHalf<'_>) -> Look {
     let Some(view) = view(conn, half) else { return Look::Empty };
     if view.has_bytes() {
@@ -141,10 +143,10 @@ pub(crate) fn seems_empty(conn: &Conn) -> bool {
     view.is_none_or(|view| !view.has_bytes() && !view.has_switch())
 }
 
-/// What is behind a kernel event that says "readable".
+/// The state behind a kernel event that says "readable".
 pub(crate) struct Verified {
     pub(crate) readable: bool,
-    /// The ring's cursor says nothing about what is new: kernel lane, end of stream, error.
+    /// The ring's cursor shows nothing of it: kernel lane, end of stream, error.
     pub(crate) is_kernels: bool,
     pub(crate) cursor: Option<u64>,
 }
@@ -205,8 +207,7 @@ fn verify_sink(
     let readable = match (sink.lane, pending) {
         (Lane::Sdp, _) if sink.current_len != 0 || receive::ring_has_news(sink, half) => true,
         // A byte on the carrier is a wake byte, perhaps one that is not counted yet, or it lies
-        // behind a switch whose wake bytes are still on their way: only an end is something to
-        // read.
+        // behind a switch whose wake bytes are still on their way: only an end can be read.
         (Lane::Sdp, _) => {
             is_over = sink.engine.has_ended() || carrier::is_over(fd);
             is_over
@@ -231,8 +232,8 @@ fn verdict(conn: &Conn, verified: Result<(bool, bool), Errno>) -> Verified {
         // The producer that sent the wake byte disarmed the half.
         let half = link.half(half);
         half.arm(What::Bytes, wait_mode(conn));
-        // A switch whose wake bytes are still on their way is nothing to read; they wake us by the
-        // carrier.
+        // A switch whose wake bytes are still on their way cannot be read; they wake this thread by
+        // the carrier.
         let readable = view(conn, half).is_some_and(|v| v.has_bytes());
         return Verified { readable, is_kernels, cursor: Some(cursor(conn)) };
     }
@@ -259,7 +260,7 @@ fn concerns(fd: c_int) -> bool {
             if conn::get(index).is_some_and(|conn| conn.stage() == Stage::Remote))
 }
 
-/// What a wait for many descriptors came to.
+/// The outcome of a wait for many descriptors.
 #[derive(Debug)]
 pub(crate) enum Waited {
     /// Nothing in it is on a lane: it is the kernel's.
@@ -274,8 +275,8 @@ pub(crate) enum Waited {
 pub(crate) struct Early(bool);
 
 impl Early {
-    /// Counts the thread if `is_early`: what it waits for has been marked ([`watch`]). What has lanes is
-    /// to be looked at after this.
+    /// Counts the thread if `is_early`: its connections have been marked ([`watch`]). Connections
+    /// with lanes have to be looked at after this.
     fn begin(is_early: bool) -> Self {
         if is_early {
             early::fall_asleep(&FORK_PAGE.busy.early);
@@ -362,8 +363,8 @@ fn poll_here(
     mask: Mask,
 ) -> Option<Result<usize, Errno>> {
     let count = fds.len();
-    // No memory to hide "writable" from the kernel in a copy, or no way to be rung for room: the sender
-    // tries again.
+    // No memory to hide "writable" from the kernel in a copy, or no way to be woken for room: the
+    // sender tries again.
     let is_long = (STACK_FDS..scratch::ENTRIES).contains(&count);
     let mut scratch = if is_long { Scratch::take() } else { None };
     let is_copied = count < STACK_FDS || scratch.is_some();
@@ -462,8 +463,8 @@ pub(crate) fn shorter(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.into_iter().chain(b).min()
 }
 
-/// Whether "writable" of this entry is the ring's to say: a sender was told EAGAIN, or would be told now,
-/// or would block.
+/// Whether the ring decides about "writable" of this entry: a sender got EAGAIN, or would get it
+/// now, or would block.
 fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
     if entry.events & WRITE_KIND == 0 {
         return None;
@@ -520,8 +521,8 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
         .count()
 }
 
-/// Arms what can be armed, looks again, and polls the kernel; how many entries it says are ready.
-/// `sleeps`: sleeps of the same call before.
+/// Arms each half that can be armed, looks again, and polls the kernel; returns how many entries
+/// the kernel reports as ready. `sleeps`: sleeps of the same call before.
 #[inline(never)]
 fn sleep(
     fds: &mut [pollfd],
@@ -612,7 +613,7 @@ fn sleep(
     result
 }
 
-/// Makes an entry's result what the program must see.
+/// Makes an entry's result the one that the program must see.
 fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if waits_for_room(entry, hides).is_some() {
         let is_over = entry.revents & (libc::POLLRDHUP | OVER) != 0;

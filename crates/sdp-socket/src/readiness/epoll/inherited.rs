@@ -16,8 +16,9 @@ pub(super) fn share(set: u32) {
     }
 }
 
-/// A fork child waits on a set that it has from its parent. From here on the kernel may wake the one for the other's
-/// doorbell: of what was in the set then, nothing that both still have stays on a lane.
+/// A fork child waits on a set that it has from its parent. From here on the kernel may wake either
+/// process for the other's doorbell: connections that were in the set then, and that both still
+/// have, leave their lanes.
 #[cold]
 fn share_now(set: u32) {
     let first = with(|m| {

@@ -13,12 +13,13 @@
 //! # Ready list
 //! A registration with something in its ring is on its set's ready list: put there by a doorbell
 //! bit, taken off when a wait finds its ring empty and has armed it again. A wait therefore costs
-//! what is ready, not what is registered.
+//! by its ready connections, not by its registered ones.
 //!
 //! # Files
-//! The mirror, and what other rooms tell of a connection: [`crate::wake::interest`]. `inherited`: sets that a fork child
-//! has from its parent. `order`: what a wait tells first. `pause`: a look before it sleeps. `room`: senders that wait
-//! for room. `wait`: `epoll_wait`. Here: `epoll_create` and `epoll_ctl`.
+//! The mirror, and the events that other rooms report: [`crate::wake::interest`]. `inherited`: sets
+//! that a fork child has from its parent. `order`: which events a wait reports first. `pause`: a
+//! look before it sleeps. `room`: senders that wait for room. `wait`: `epoll_wait`. Here:
+//! `epoll_create` and `epoll_ctl`.
 
 mod inherited;
 mod order;
@@ -91,8 +92,8 @@ pub(crate) unsafe fn control(
         Some(Entry::Hidden) => return Some(Err(Errno::EBADF)),
         _ => {
             if op != libc::EPOLL_CTL_DEL && !event.is_null() && stale::latest() != 0 {
-                // Whose the data are from here on can be told what came for another.
-                // SAFETY: the caller's; packed, so an unaligned read.
+                // From here on events under this data can be matched to their owner. SAFETY: the
+                // caller's; packed, so an unaligned read.
                 let data = unsafe { event.read_unaligned() }.u64;
                 with(|m| m.stale_data.forget(set, data));
             }

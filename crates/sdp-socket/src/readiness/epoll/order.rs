@@ -4,17 +4,18 @@
 //! sends on one connection and then on another one is heard in that order, nearly always. Here some of it comes by the
 //! kernel and some by rings.
 //!
-//! * Between lanes: who rings notes when ([`sdp_shm::layout::ArmLine`]), and bits that are taken together go to the ready lists
-//!   in that order. What was on a list before, because the program may not have read all, comes before them, as with the
-//!   kernel.
-//! * Between the kernel and lanes: as long as a connection in the set is not known to receive by its lane, each wait that
-//!   has something of rings asks the kernel too, and tells first what that says. A wait that slept was rung between the
-//!   kernel's other events, and tells what is in rings there.
-//! * Listeners and what is no connection are asked for now and then, not each time: a server whose
-//!   connections are all on their lanes makes no system calls for them. A wait that asks tells what the
-//!   kernel has first, and that alone.
-//! * Where the kernel tells of a listener, what is in rings is kept for the next wait: a client may have
-//!   said something on the connection that is to be accepted before it used a lane.
+//! * Between lanes: each sender notes when it signalled ([`sdp_shm::layout::ArmLine`]), and bits
+//!   that are taken together go to the ready lists in that order. Entries that were on a list
+//!   before, because the program may not have read all, come before them, as with the kernel.
+//! * Between the kernel and lanes: as long as a connection in the set is not known to receive by
+//!   its lane, each wait that has events of rings asks the kernel too, and reports the kernel's
+//!   events first. A wait that slept was signalled between the kernel's other events, and reports
+//!   the rings' events there.
+//! * It asks for listeners and for descriptors that are no connections now and then, not each time:
+//!   a server whose connections are all on their lanes makes no system calls for them. A wait that
+//!   asks reports the kernel's events first, and those alone.
+//! * Where the kernel reports a listener, the rings' events are kept for the next wait: a client
+//!   may have sent something on the connection that is to be accepted before it used a lane.
 
 use core::marker::PhantomData;
 
@@ -74,8 +75,8 @@ pub(super) fn collect_bits(set: u32) -> bool {
     true
 }
 
-/// Takes those off a ready list that have nothing in their rings, before bits are taken: what comes for them from here on
-/// comes later than what has rung.
+/// Takes those off a ready list that have nothing in their rings, before bits are taken: messages
+/// that come for them from here on come later than those that have been signalled.
 fn hold_empty(m: &mut Mirror, set: u32) -> ([u32; SORTED], usize) {
     let (mut held, mut count) = ([NONE; SORTED], 0);
     let Some(last) = m.set(set).map(|s| s.ready_last).filter(|last| *last != NONE) else {
@@ -99,7 +100,7 @@ fn hold_empty(m: &mut Mirror, set: u32) -> ([u32; SORTED], usize) {
     (held, count)
 }
 
-/// What [`take_bits`] found.
+/// The result of [`take_bits`].
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bits {
     pub(super) any: bool,
@@ -150,7 +151,7 @@ fn in_order(m: &mut Mirror, slots: &mut [u32], bits: &mut Bits) {
     for (to, slot) in keyed.iter_mut().zip(slots.iter()) {
         *to = (conn::get(*slot).map_or(0, arming::rung_at), *slot);
     }
-    // By what peers say: a lie makes a wrong order, nothing else.
+    // By the peers' own words: a lie makes a wrong order, nothing else.
     sort(keyed);
     for (_, slot) in keyed.iter() {
         bits.ready(m, *slot);
@@ -215,26 +216,26 @@ impl Room<'_> {
     }
 }
 
-/// What a wait fills.
+/// The events that a wait returns.
 pub(super) struct Output<'a> {
     pub(super) events: Room<'a>,
     pub(super) max: usize,
     pub(super) used: usize,
-    /// Where those end that the kernel has told last.
+    /// End of the events that the kernel has reported last.
     pub(super) end_of_kernels: usize,
     /// Registration of each of the first events, so that ring and kernel make one event of one.
     from: [u32; BATCH],
 }
 
 impl<'a> Output<'a> {
-    /// Fills `events`, a batch at most. Those beyond it could not be told apart; a program that asks for more gets them
-    /// next time.
+    /// Fills `events`, a batch at most. Those beyond it could not be kept apart; a program that
+    /// asks for more gets them next time.
     pub(super) fn new(events: Room<'a>) -> Self {
         let max = events.count.min(BATCH);
         Self { events, max, used: 0, end_of_kernels: 0, from: [NONE; BATCH] }
     }
 
-    /// What the kernel has told comes before the first `rings` events.
+    /// Puts the events that the kernel has reported before the first `rings` ones.
     pub(super) fn bring_forward(&mut self, rings: usize) {
         let end = self.end_of_kernels;
         if rings == 0 || end <= rings {
@@ -247,7 +248,7 @@ impl<'a> Output<'a> {
     }
 
     /// Takes back the first `rings` events, if all of them stay on the ready list: those of
-    /// level-triggered registrations that do not tell of room. False: nothing was taken back.
+    /// level-triggered registrations that do not report room. False: nothing was taken back.
     pub(super) fn withdraw(&mut self, m: &mut Mirror, rings: usize) -> bool {
         let stays = |i: usize| {
             let at = self.from.get(i).copied().unwrap_or(NONE);
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn what_the_kernel_told_comes_forward() {
         let mut events = [epoll_event { events: 0, u64: 0 }; 8];
-        // SAFETY: the array outlives what fills it.
+        // SAFETY: the array outlives the output that fills it.
         let mut out = Output::new(unsafe { Room::new(events.as_mut_ptr(), events.len()) });
         for (data, from) in [(1, 11), (2, 12), (3, NONE), (4, 14), (5, NONE)] {
             out.push(1, data, from);
@@ -327,7 +328,7 @@ mod tests {
         out.end_of_kernels = 5;
         out.bring_forward(2);
         assert_eq!(told(&out, &events), [(3, NONE), (4, 14), (5, NONE), (1, 11), (2, 12)]);
-        // What rings told behind the kernel's stays there.
+        // Events of rings behind the kernel's stay there.
         out.push(1, 6, 16);
         out.end_of_kernels = 4;
         out.bring_forward(3);

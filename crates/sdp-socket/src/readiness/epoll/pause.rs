@@ -19,7 +19,7 @@ use crate::{
 /// A look at the doorbell page before sleeping.
 pub(super) struct SpinPlan {
     doorbell: Doorbells,
-    /// CPU of one of the peers, who stands for all.
+    /// CPU of one of the peers, in place of all of them.
     peer_cpu: u32,
     /// 0: not at all, the kernel is asked only.
     pub(super) budget: u64,
@@ -27,7 +27,7 @@ pub(super) struct SpinPlan {
     pub(super) asks_first: bool,
 }
 
-/// What a spin may take. `None`: sleep at once.
+/// How long a spin may last. `None`: sleep at once.
 pub(super) fn plan_spin(set: u32) -> Option<SpinPlan> {
     let doorbell = doorbell::pages()?;
     with(|m| {

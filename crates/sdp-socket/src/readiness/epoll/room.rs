@@ -24,8 +24,8 @@ impl Mirror {
         }
     }
 
-    /// Has senders that wait for room looked at again. A reader that has gone frees none (O8): what the
-    /// kernel knows of it is asked here, as the program may have read the end of the stream already.
+    /// Looks again at senders that wait for room. A reader that has gone frees none (O8): this asks
+    /// the kernel about it, as the program may have read the end of the stream already.
     pub(super) fn recheck_room(&mut self, set: u32) {
         let mut any = false;
         self.each_member(set, |m, at| {

@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// Kernel events are told before ring events at least once in so many waits …
+/// Kernel events are reported before ring events at least once in so many waits …
 const MERGE_EVERY: u32 = 8;
 /// … and whenever so much time has passed.
 pub(super) const MERGE_AFTER_NS: u64 = 50_000;
@@ -77,10 +77,11 @@ pub(crate) unsafe fn wait(
     }
     let left = with(|m| m.set(set).filter(|s| s.by_carrier).map(|s| s.ready_first != NONE))?;
     match left {
-        // Who waits for the set itself must see that there is more.
+        // A thread that waits for the set itself must see that there is more.
         Some(true) => signal_own_sets(),
-        // A producer that was preempted between a wake byte on the carrier and its count: until it
-        // runs again, the kernel calls the set readable, and who waits for it comes back at once.
+        // A producer was preempted between a wake byte on the carrier and its count: until it runs
+        // again, the kernel calls the set readable, and a thread that waits for the set comes back
+        // at once.
         Some(false) if timeout_ns == Some(0) && matches!(done, Some(Ok(0))) => {
             sdp_sys::time::yield_now();
         }
@@ -146,7 +147,8 @@ fn wait_on(
             collect(m, set, &mut out);
             out.max += places;
             if out.used > 0 && out.used < out.max && doorbell::pages().is_some_and(Doorbells::any) {
-                // Rang while this was verified: the next wait would tell it a round too late.
+                // It was signalled while this was verified: the next wait would report it a round
+                // too late.
                 is_late = true;
             }
             Some(if is_mixed { Collected::Mixed } else { Collected::Rings })
@@ -198,7 +200,8 @@ fn wait_on(
         {
             // Not under the lock for which all sets wait.
             if !readiness::await_turn(conn) {
-                // It may be long, or for ever, until it is free: what the kernel has of others must not wait for that.
+                // It may be long, or for ever, until the lock is free: the kernel's events for
+                // other connections must not wait for that.
                 let asked = ask_kernel(set_fd, set, &mut out, Mask::NONE);
                 if out.used > 0 || asked.is_err() {
                     return Some(asked.map(|()| out.used));
@@ -211,9 +214,9 @@ fn wait_on(
         }
         if !has_spun {
             has_spun = true;
-            // Who goes to sleep at once asks the kernel then.
+            // A thread that goes to sleep at once asks the kernel then.
             if let Some(plan) = plan_spin(set) {
-                // What the kernel has must not wait for a spin on what it cannot have.
+                // The kernel's events must not wait for a spin, which cannot see them.
                 if plan.asks_first {
                     let asked = ask_kernel(set_fd, set, &mut out, Mask::NONE);
                     if out.used > 0 || asked.is_err() {
@@ -226,8 +229,8 @@ fn wait_on(
             }
         }
         let is_bounded = with(|m| m.set(set).is_some_and(|s| s.has_room_waiters)) == Some(true);
-        // Another thread may take a wake byte on the carrier that is to wake this one, which then
-        // nobody can.
+        // Another thread may take a wake byte on the carrier that is to wake this one, and then no
+        // peer can.
         let may_be_robbed = doorbell::event_fd() < 0 && !is_single_threaded();
         let bound = before_sleep();
         let bound = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { bound };
@@ -259,7 +262,7 @@ fn is_closed(set_fd: c_int, set: u32) -> bool {
 fn concerns_us(m: &mut Mirror, set: u32) -> bool {
     let Some(s) = m.set(set) else { return false };
     if s.is_inherited {
-        // What was armed, was for the parent: everything is looked at once.
+        // Halves were armed for the parent: everything is looked at once.
         s.is_inherited = false;
         m.each_member(set, Mirror::push_ready);
     }
@@ -338,7 +341,7 @@ fn kernel_only(
         for event in batch.iter().take(got) {
             translate(m, set, event, since, out);
         }
-        // What was reported is on the list, and not armed.
+        // Entries that were reported are on the list, and not armed.
         wake_another(m, set);
     });
     Ok(out.used > 0)
@@ -363,20 +366,21 @@ fn milliseconds(left: Option<u64>) -> c_int {
     }
 }
 
-/// What a wait does after its look at the rings.
+/// The next step of a wait after its look at the rings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Collected {
     /// The rings' events are all, if there are any.
     Rings,
-    /// The kernel's belong before them: what a connection of its said may have been said first.
+    /// The kernel's come before them: one of its connections may have sent first.
     Mixed,
     /// It is the kernel's turn. Nothing was looked at.
     KernelFirst,
 }
 
-/// Whether a wait that has something of rings tells what the kernel has first, and that alone: now and
-/// then, and always when the kernel was not asked for a while. A new connection must be accepted before
-/// what a client said later on a lane is told, or its first words come too late.
+/// Whether a wait that has events of rings reports the kernel's first, and those alone: now and
+/// then, and always when the kernel was not asked for a while. A new connection must be accepted
+/// before an event is reported that its client sent later on a lane, or its first bytes come too
+/// late.
 fn is_kernels_turn(s: &mut Set) -> bool {
     let now = monotonic_ns();
     s.waits = s.waits.wrapping_add(1);
@@ -388,7 +392,8 @@ fn is_kernels_turn(s: &mut Set) -> bool {
     is_due
 }
 
-/// What is still on the ready list when a thread leaves is another sleeper's to look at: the kernel chain-wakes, too.
+/// Another sleeper looks at the entries that are still on the ready list when a thread leaves: the
+/// kernel chain-wakes, too.
 fn wake_another(m: &mut Mirror, set: u32) {
     if m.set(set).is_some_and(|s| s.ready_first != NONE && s.sleepers > 0) {
         signal_own_sets();
@@ -402,7 +407,8 @@ fn collect(m: &mut Mirror, set: u32, out: &mut Output<'_>) {
     if s.ready_first == NONE {
         return;
     }
-    // One pass over what is on the list now; what stays ready is appended behind `last`.
+    // One pass over the entries that are on the list now; those that stay ready are appended behind
+    // `last`.
     for _ in 0..REGISTRATIONS {
         if out.used >= out.max {
             break; // more, where several registrations have one event's data
@@ -443,7 +449,7 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
         let events = reg.events & IN_KIND;
         let pass = match conn.stage() {
             Stage::Attached | Stage::Guarded => verify_kernel(m, at, &reg, events),
-            // It has dropped its lanes meanwhile, and the kernel does not tell the edge again.
+            // It has dropped its lanes meanwhile, and the kernel does not report the edge again.
             _ => confirmed(&reg, events),
         };
         if pass != 0 {
@@ -503,7 +509,8 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
             && reg.events & RDHUP != 0
             && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
         {
-            // The kernel, which is to report nothing more of it, would have told the end beside the bytes.
+            // The kernel, which is to report nothing more of it, would have reported the end beside
+            // the bytes.
             let over = carrier::readiness(reg.fd, libc::POLLRDHUP) as u16;
             events |= u32::from(over) & (ALWAYS | RDHUP);
         }
@@ -549,7 +556,7 @@ fn ask_kernel(set_fd: c_int, set: u32, out: &mut Output<'_>, mask: Mask) -> Resu
     Ok(())
 }
 
-/// Fetches kernel events and passes on what is the program's; how many there were.
+/// Fetches kernel events and passes on those for the program; returns how many there were.
 fn kernel_events(
     set_fd: c_int,
     set: u32,
@@ -580,7 +587,8 @@ fn kernel_events(
         if let Some(s) = m.set(set) {
             s.wants_writable = false; // it has been asked for
         }
-        // Awake before anything is looked at: what this thread finds it need not be rung for.
+        // Counted as awake before anything is looked at: for news that this thread finds, no peer
+        // need signal.
         if let Some(sleeper) = sleeper {
             sleeper.wake(m, by_event);
         }
@@ -599,7 +607,8 @@ fn kernel_events(
             } else if holds {
                 // The bits are on the ready list.
             } else if timeout_ms != 0 && !core::mem::replace(&mut is_collected, true) {
-                // Who slept had armed everything: what has rung did so between the kernel's other events.
+                // A thread that slept had armed everything: each signal came between the kernel's
+                // other events.
                 let places = got - 1 - i;
                 out.max -= places;
                 collect(m, set, out);
@@ -612,7 +621,7 @@ fn kernel_events(
         } else if by_event && out.used < out.max && !(holds && out.used > 0) {
             collect(m, set, out);
         } else if by_event {
-            // What was reported is on the list, and not armed.
+            // Entries that were reported are on the list, and not armed.
             wake_another(m, set);
         }
         bits.wake_others()
@@ -623,10 +632,11 @@ fn kernel_events(
     got
 }
 
-/// Whether a wait keeps what is in rings for the next one, because the kernel tells of a listener. Once in a row.
+/// Whether a wait keeps the rings' events for the next one, because the kernel reports a listener.
+/// Once in a row.
 ///
-/// What a client said on a connection that waits to be accepted, it may have said before what is in
-/// rings. The program must accept it and ask once more to hear of it.
+/// A client may have sent on a connection that waits to be accepted before it sent the bytes that
+/// are in rings. The program must accept it and ask once more to hear of it.
 fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>) -> bool {
     let Some(s) = m.set(set) else { return false };
     let has_held = core::mem::take(&mut s.held_rings);
@@ -659,7 +669,7 @@ fn is_the_doorbell(m: &mut Mirror, set: u32, event: &epoll_event) -> bool {
     else {
         return false;
     };
-    // Others may have the same data: their events are not to be told from this one.
+    // Others may have the same data: their events cannot be told from this one's.
     is_level && m.is_alone(set, data)
 }
 
@@ -695,8 +705,8 @@ impl Sleeper {
     /// Under the lock.
     fn wake(self, m: &mut Mirror, by_event: bool) {
         let now = monotonic_ns();
-        // In a fork child the page of the parent's doorbell is unmapped, and nobody sleeps. In
-        // pages that were made while it slept it has been counted then.
+        // In a fork child the page of the parent's doorbell is unmapped, and no thread sleeps. In
+        // that case the thread has been counted in pages that were made while it slept.
         let doorbell = doorbell::pages().filter(|_| self.generation == wait_set::generation());
         let Some(s) = m.set(self.set) else {
             // Closed meanwhile: pages made since then do not count it, and would lack another sleeper.
@@ -708,7 +718,7 @@ impl Sleeper {
         };
         s.sleepers = s.sleepers.saturating_sub(1);
         match doorbell {
-            // Fell asleep without a doorbell, and nobody has counted it since.
+            // It fell asleep without a doorbell, and has not been counted in one since.
             _ if self.doorbell.is_none() && s.sleepers_without_doorbell > 0 => {
                 s.sleepers_without_doorbell -= 1
             }
@@ -746,14 +756,15 @@ fn translate(m: &mut Mirror, set: u32, event: &epoll_event, since: u64, out: &mu
         }
         at = reg.next_hash;
     }
-    // Not ours: as the kernel says. What comes under data that a connection had is nobody's (`stale`).
+    // Not ours: as the kernel says. An event under data that a connection had belongs to no
+    // connection (`stale`).
     if matches == 0 && !is_late {
         out.push(event.events, data, NONE);
     }
 }
 
-/// Of an event that may be another's, what the carrier says too, and "readable" of a connection with a lane, which is verified
-/// anyway.
+/// For an event that may be another's: only the events that the carrier shows too, and "readable"
+/// of a connection with a lane, which is verified anyway.
 fn confirmed(reg: &Registration, events: u32) -> u32 {
     if table::entry(reg.fd) != Some(Entry::Conn(reg.conn)) {
         return events; // the number is another's by now
@@ -816,7 +827,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
         && wait::is_full(conn)
         && interest::may_wait_for_room(m, conn)
     {
-        // A sender would block, or be told EAGAIN: as if it had been.
+        // A sender would block, or get EAGAIN: as if it had.
         conn.set(flag::WANTS_ROOM);
         if wait::sender_may_go_on_or_arm(conn) {
             m.grant_room(conn, at);
@@ -840,7 +851,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
         }
         m.set_kernels(at, !arming::stays_on_lane(conn));
         let Some(verified) = verified else {
-            // The kernel tells a level again, and of ONESHOT, which is enabled anew, everything.
+            // The kernel reports a level again, and everything for ONESHOT, which is enabled anew.
             note_busy(m, at, reg);
             let is_edge = reg.events & (ET | ONESHOT) == ET;
             if let Some(reg) = m.reg(at).filter(|_| is_edge) {
@@ -851,7 +862,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
         };
         if !verified.readable {
             // A wake byte, the hidden eventfd under this data, or bytes that another thread took
-            // meanwhile. Nothing is lost: what comes later makes a new event.
+            // meanwhile. Nothing is lost: a later message makes a new event.
             pass &= !IN_KIND;
         } else if let Some(cursor) = verified.cursor {
             let is_edge = reg.events & ET != 0;
