@@ -7,12 +7,12 @@
 
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, SendQueue};
 
-/// What a producer keeps between two calls.
+/// The state that a producer keeps between two calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxSaved {
-    /// End of what was published.
+    /// End of the published bytes.
     pub position: u64,
-    /// End of what the consumer had freed when it was looked at last.
+    /// End of the bytes that the consumer had freed at the last look.
     pub freed: u64,
     /// The fabric's own.
     pub private: u64,
@@ -20,35 +20,37 @@ pub struct TxSaved {
 
 /// The producer's end.
 pub trait TxCursor: SendQueue {
-    /// End of what was posted, and of what the consumer has freed as far as it was looked at.
+    /// End of the posted bytes, and of the bytes that the consumer has freed, as of the last look.
     fn cursors(&self) -> (u64, u64);
     /// The fabric's own number of [`TxSaved`].
     fn private(&self) -> u64;
-    /// Makes everything posted visible to the consumer, with what [`crate::Wakeups::armed`] orders.
+    /// Makes everything posted visible to the consumer, in the order that [`crate::Wakeups::armed`]
+    /// needs.
     fn publish(&self);
-    /// Looks at what the consumer has freed.
+    /// Looks how far the consumer has freed.
     ///
     /// # Errors
     /// It is impossible.
     fn refresh(&mut self) -> Result<(), QpError>;
-    /// Bytes of the fabric that a message of `len` bytes takes, without what may lie before it.
+    /// Bytes of the fabric that a message of `len` bytes takes, without padding that may lie before
+    /// it.
     fn footprint(&self, len: usize) -> u64;
 }
 
 /// The consumer's end.
 pub trait RxCursor: ReceiveQueue {
-    /// End of what was reported, and of what was released.
+    /// End of the reported bytes, and of the released ones.
     fn cursors(&self) -> (u64, u64);
     /// Reports no message that begins at or behind this position: the section ends there.
     fn set_limit(&mut self, limit: u64);
     /// The message of `len` bytes that begins where everything before was released: an earlier
     /// cursor reported it, and it was read in part.
     fn current(&self, len: u32) -> Received;
-    /// A copy that releases to nobody, whatever it passes.
+    /// A copy that releases nothing to the producer, however far it walks.
     #[must_use]
     fn onlooker(&self) -> Self
     where
         Self: Sized;
-    /// Makes what was released the producer's, once the caller has written down that it was read.
+    /// Gives the released bytes to the producer, once the caller has stored that they were read.
     fn publish(&self);
 }

@@ -6,7 +6,7 @@ use crate::Broken;
 /// steps.
 pub const PENDING_MAX: usize = 8;
 
-/// Which way a half's payload goes.
+/// The lane of a half's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Through the carrier.
@@ -27,7 +27,8 @@ pub struct Switch {
     pub to: Lane,
 }
 
-/// Who holds a gate, as the fabric writes it: the side plus one, or anything a hostile peer likes.
+/// The holder of a gate, as the fabric writes it: the side plus one, or any value of a hostile
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder(pub u32);
 
@@ -38,25 +39,24 @@ impl Holder {
     }
 }
 
-/// What a consumer says of those who read at its end.
+/// A consumer's statement about the readers at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Somebody may read the carrier past the library.
+    /// A process may read the carrier past the library.
     No,
     /// All reads go through the library.
     Reads,
-    /// The same, and whoever sleeps on the carrier has armed, or will before it sleeps: the first
-    /// message on the fabric needs no wake byte.
+    /// The same, and every thread that sleeps on the carrier has armed, or will before it sleeps:
+    /// the first message on the fabric needs no wake byte.
     ReadsAndArms,
 }
 
-/// What became of a consumer's wish to end the producer's section ([`SwitchLog::end_section`]).
+/// The outcome of a consumer's wish to end the producer's section ([`SwitchLog::end_section`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The entry is in the log.
     Written,
-    /// Only the producer writes here. It sees what this end wants ([`crate::EndWords::intent`],
-    /// [`SwitchLog::trust`]) and writes the entry itself when it runs.
+    /// Only the producer writes here. It sees this end's intent ([`crate::EndWords::intent`],
     Asked,
     /// The producer was on the kernel lane.
     NotOnLane,
@@ -71,24 +71,25 @@ pub enum Ended {
 /// own lock of the half. A fabric whose logs have one writer each grants the gate always.
 ///
 /// # Ordering
-/// Whoever sees the number of entries grow sees the entry. [`SwitchLog::write`] and
+/// A process that sees the number of entries grow sees the entry. [`SwitchLog::write`] and
 /// [`SwitchLog::announce_unbounded_read`] are totally ordered with [`SwitchLog::written`] and
 /// [`SwitchLog::may_leave`]: of a producer that leaves and a consumer that begins a read without
 /// bound, one sees the other (L2, L4).
 pub trait SwitchLog: Copy {
-    /// Either end: takes the gate if nobody holds it.
+    /// Either end: takes the gate if neither end holds it.
     ///
     /// # Errors
-    /// Who holds it. [`Holder::of`] the caller's own side: a process of this end died inside.
+    /// The error is the holder. [`Holder::of`] the caller's own side: a process of this end died
+    /// inside.
     fn try_gate(self, side: usize) -> Result<(), Holder>;
     /// Either end: takes the gate from a dead holder. False when that does not hold it any more.
     fn take_gate_over(self, from: Holder, side: usize) -> bool;
-    /// Either end: who holds the gate, without ordering.
+    /// Either end: the holder of the gate, without ordering.
     fn gate_holder(self) -> Option<Holder>;
     /// Its holder: gives the gate back.
     fn open_gate(self);
 
-    /// Either end: entries in the log, whoever wrote them.
+    /// Either end: entries in the log, of either end.
     fn written(self) -> u32;
     /// The lane that the log ends on. Without the gate a glance.
     fn lane(self) -> Lane;
@@ -128,7 +129,7 @@ pub trait SwitchLog: Copy {
     /// The producer, with the gate: has put so many bytes on the carrier, wake bytes included.
     fn count_sent(self, bytes: u64);
 
-    /// The producer: what the consumer says of its readers.
+    /// The producer: the consumer's statement about its readers.
     fn trust(self) -> Trust;
     /// The consumer: says so.
     fn declare(self, trust: Trust);

@@ -1,6 +1,6 @@
-//! How far a half has come, and who is to be woken for it.
+//! How far a half has come, and which threads have to be woken for it.
 
-/// What somebody waits for.
+/// The event that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// The consumer, for bytes.
@@ -12,7 +12,7 @@ pub enum What {
 /// How a sleeper is to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// By one byte on the carrier: wakes everybody, costs what TCP costs.
+    /// By one byte on the carrier: wakes every thread that waits there, and costs as much as TCP.
     Carrier,
     /// By the process's doorbell.
     Doorbell,
@@ -40,21 +40,21 @@ pub struct Armed {
 /// Either W3 sees the arm or S3 sees the position. W4 comes before W5, so that a waker that is
 /// killed in between leaves the arm for the next one; and a late W5 leaves a newer arm alone.
 pub trait Wakeups: Copy {
-    /// The end of what was published ([`What::Bytes`]), or of what was freed ([`What::Space`]), in
-    /// bytes of the fabric since it was attached. Changes with everything new; takes no lock.
+    /// The end of the published bytes ([`What::Bytes`]), or of the freed ones ([`What::Space`]), in
+    /// bytes of the fabric since it was attached. Changes with every event; takes no lock.
     fn position(self, what: What) -> u64;
     /// Bytes of the fabric that may be published and not freed.
     fn size(self) -> u64;
     /// Bytes that could be published now; a glance. Not more than [`Wakeups::size`], whatever the
-    /// peer says.
+    /// peer states.
     fn free(self) -> u64 {
         let freed = self.position(What::Space);
         self.size().saturating_sub(self.position(What::Bytes).wrapping_sub(freed))
     }
     /// The sleeper (S1, S2).
     fn arm(self, what: What, how: How);
-    /// The waker, after it moved a position (W2, W3). `None`: nobody waits, or the fabric wakes by
-    /// itself.
+    /// The waker, after it moved a position (W2, W3). `None`: no thread waits, or the fabric wakes
+    /// by itself.
     fn armed(self, what: What) -> Option<Armed>;
     /// The waker, after it signalled (W5).
     fn disarm(self, what: What, armed: Armed);

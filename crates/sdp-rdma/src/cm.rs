@@ -30,7 +30,7 @@ impl PrivateData {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reject {
-    /// Nobody listens on the service.
+    /// No process listens on the service.
     InvalidService,
     /// The listener's consumer refused; its code.
     Consumer(u8),

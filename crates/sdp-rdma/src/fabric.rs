@@ -18,8 +18,8 @@
 //!   released ahead of an older one that is kept.
 //! * **Errors are for ever.** After [`QpError`] the queue pair accepts no work; requests posted
 //!   before and not done complete as [`crate::work::Status::Flushed`] (the one that found the peer
-//!   gone may say [`crate::work::Status::RetryExceeded`]). What had arrived before stays readable:
-//!   [`ReceiveQueue::poll_receive`] reports it first and the error afterwards.
+//!   gone may say [`crate::work::Status::RetryExceeded`]). Messages that had arrived before stay
+//!   readable:
 //! * **One-sided work** needs no receive buffer, is ordered before the SENDs posted after it, and
 //!   fails without touching memory when key, range or right do not fit. Whether such a failure ends
 //!   the queue pair is the fabric's choice.
@@ -126,9 +126,9 @@ pub trait SendQueue {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), PostError>;
-    /// The protocol's word where credits are explicit: since the connection began the peer has had room for so
-    /// many messages in all ([`ReceiveQueue::posted`] there and what it had received by then); wraps. A
-    /// fabric that needs no such word ignores it.
+    /// The protocol's word where credits are explicit: since the connection began the peer has had
+    /// room for so many messages in all ([`ReceiveQueue::posted`] there and the messages received
+    /// by then); wraps. A fabric that needs no such word ignores it.
     fn allow(&mut self, messages: u32) {
         let _ = messages;
     }

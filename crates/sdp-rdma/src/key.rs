@@ -8,7 +8,7 @@ pub struct Lkey(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rkey(pub u32);
 
-/// What a peer may do with a memory region.
+/// The operations that a peer may do with a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
     /// The peer may READ.

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkId(pub u64);
 
-/// What a completion completes.
+/// The kind of work that a completion completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opcode {
     /// A SEND: the peer's queue pair has taken the message.

@@ -13,10 +13,10 @@
 //! ```
 //!
 //! # Ordering
-//! W2 pairs with S2 (store buffering): either W3 sees the arm or S3 sees what was published. Dropping
-//! either fence loses a wake-up. W4 comes before W5, so that a waker killed between the two leaves the
-//! word armed and the next writer rings. W5 is a compare-and-swap and S1 always takes a new sequence,
-//! so that a late W5 cannot wipe out a newer arm.
+//! W2 pairs with S2 (store buffering): either W3 sees the arm or S3 sees the published bytes.
+//! Dropping either fence loses a wake-up. W4 comes before W5, so that a waker killed between the
+//! two leaves the word armed and the next writer rings. W5 is a compare-and-swap and S1 always
+//! takes a new sequence, so that a late W5 cannot wipe out a newer arm.
 
 use core::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, fence};
 /// How the sleeper is to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// One byte on the carrier: wakes everybody, costs what TCP costs.
+    /// One byte on the carrier: wakes every thread that waits there, and costs as much as TCP.
     Carrier,
     /// The process's doorbell page and eventfd.
     Doorbell,
@@ -63,25 +63,25 @@ pub fn is_armed(word: &AtomicU32) -> bool {
     word.load(Ordering::Relaxed) & MODE_MASK != NONE
 }
 
-/// What a waker saw in the word, to be given to [`disarm`] after ringing.
+/// The value of the word that a waker saw, to be given to [`disarm`] after the wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen(u32);
 
 impl Seen {
-    /// The word, for one who keeps it as a number.
+    /// The word, for a caller that keeps it as a number.
     #[inline(always)]
     pub const fn word(self) -> u32 {
         self.0
     }
 
-    /// What [`Seen::word`] came from. Any other number disarms nothing, or an arm that is like it.
+    /// The opposite of [`Seen::word`]. Any other number disarms nothing, or an arm that is like it.
     #[inline(always)]
     pub const fn of(word: u32) -> Self {
         Self(word)
     }
 }
 
-/// After publishing: looks at the word (W2, W3). `None`: nobody waits.
+/// After publishing: looks at the word (W2, W3). `None`: no thread waits.
 #[inline]
 pub fn check(word: &AtomicU32) -> Option<(Mode, Seen)> {
     fence(Ordering::SeqCst); // W2, pairs with S2 in `arm`

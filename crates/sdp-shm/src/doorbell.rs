@@ -1,10 +1,10 @@
-//! Doorbell page: how a peer process says which of our connections has something, and whether
-//! anybody sleeps.
+//! Doorbell page: shows which of the owner's connections have news, and whether a thread of the
+//! owner sleeps.
 //!
 //! One page of bits per process, shared with every process it talks to. A producer that finds an
-//! arm word in doorbell mode sets the connection's bit; only when somebody of the owner's threads
-//! sleeps does it also write the owner's eventfd. An event loop that is busy thus learns of new
-//! data without a system call on either side.
+//! arm word in doorbell mode sets the connection's bit; only when one of the owner's threads sleeps
+//! does it also write the owner's eventfd. An event loop that is busy thus learns of new data
+//! without a system call on either side.
 //!
 //! Bits are hints: the owner looks at the ring before it believes anything, and ignores bits of
 //! slots it does not use, so a hostile peer can waste time, nothing else.
@@ -13,7 +13,7 @@
 //! * word bit, then summary bit (producer) against summary swap, then word swap (owner): a bit set
 //!   after the owner's word swap finds the word zero and sets the summary again. No bit is lost. A
 //!   producer that finds other bits in the word looks whether the summary has its bit, and sets it
-//!   otherwise: who set the others may have been killed between the two steps.
+//!   otherwise: the producer that set the others may have been killed between the two steps.
 //! * bit, fence, `sleepers` (producer) against `sleepers`, fence, bits (owner): store buffering
 //!   again, either the producer sees the sleeper or the owner sees the bit.
 
@@ -94,8 +94,8 @@ impl Doorbell {
         let before = bits.fetch_or(1 << (slot % 64), Ordering::SeqCst);
         if let Some(summary) = page.summary.get(word / 64) {
             let bit = 1 << (word % 64);
-            // Others' bits do not mean that the summary is set: who set them may have been stopped
-            // or killed right here.
+            // Others' bits do not mean that the summary is set: the producer that set them may have
+            // been stopped or killed right here.
             if before == 0 || summary.load(Ordering::Relaxed) & bit == 0 {
                 summary.fetch_or(bit, Ordering::SeqCst);
             }
@@ -104,7 +104,8 @@ impl Doorbell {
         page.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// Producer, before it writes to a foreign doorbell whose owner must take out what is written.
+    /// Producer, before it writes to a foreign doorbell whose owner must read the written bytes
+    /// out.
     #[inline]
     pub fn count_ring(self) {
         self.page().rings.fetch_add(1, Ordering::SeqCst);
@@ -138,7 +139,7 @@ impl Doorbell {
         self.page().sleepers.load(Ordering::Relaxed)
     }
 
-    /// Owner, in a fork child or after start: nobody sleeps.
+    /// Owner, in a fork child or after start: no thread sleeps.
     pub fn reset(self) {
         self.page().sleepers.store(0, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
 //! Early sleepers: threads that fell asleep on a connection before it had an arm word.
 //!
-//! Used by an end that wants to tell its peer that whoever sleeps there has armed (O10). A thread
-//! that is about to wait for candidates marks them, counts itself, and then looks whether one of
-//! them has got lanes meanwhile; whoever gets lanes for a connection publishes that and then looks
-//! at mark and count. The mark belongs to a connection, the count to the process: who sleeps for
-//! whom is not remembered, so a single early sleeper speaks for all marked connections. It refuses
-//! to wake anybody.
+//! Used by an end that tells its peer that every thread asleep at it has armed (O10). A thread that
+//! is about to wait for candidates marks them, counts itself, and then looks whether one of them
+//! has got lanes meanwhile; a thread that gets lanes for a connection publishes that and then looks
+//! at mark and count. The mark belongs to a connection, the count to the process: it is not
+//! recorded which thread sleeps for which connection, so a single early sleeper counts for all
+//! marked connections. It refuses to wake any thread.
 //!
 //! ```text
 //! sleeper                                    end that gets lanes
@@ -45,8 +45,8 @@ pub fn wake_up(count: &AtomicU32) {
     count.fetch_add(1u32.wrapping_neg(), Ordering::Relaxed);
 }
 
-/// Whether no thread can be asleep early on the connection with these flags, which has lanes as everybody
-/// can see (Z2, Z3).
+/// Whether no thread can be asleep early on the connection with these flags, whose lanes are
+/// published (Z2, Z3).
 #[inline]
 pub fn is_nobody_asleep(flags: &AtomicU32, bit: u32, count: &AtomicU32) -> bool {
     fence(Ordering::SeqCst); // Z2, pairs with Y2 in `fall_asleep`

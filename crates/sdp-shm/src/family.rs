@@ -1,27 +1,29 @@
-//! Family memory: what processes related by fork share about their connections.
+//! Family memory: the state of connections that processes related by fork share.
 //!
 //! One anonymous shared mapping per trust domain, made before the first connection, inherited by
 //! fork, gone at exec, and unmapped when privileges change. (It has no descriptor, so nothing is left
 //! that could be mapped again.)
 //!
 //! # Layout
-//! Bitmaps, [`ROWS`] connection rows, the first one last, a header, [`PROCESSES`] process slots. A row describes one end
-//! of a connection. A process has a bitmap over the rows: *this process holds a descriptor of that
-//! connection*. Its first word is in the slot, so that what a small family uses lies together: a process that
-//! is forked for one connection meets it all with one page fault, and one that has a few connections at a time has their
-//! rows, the header and its slot on one page. It lies at the end, because a mapping that the kernel
-//! places ends where others begin, with which it shares a page of the kernel's tables. Pages are touched as they are used.
+//! Bitmaps, [`ROWS`] connection rows, the first one last, a header, [`PROCESSES`] process slots. A
+//! row describes one end of a connection. A process has a bitmap over the rows: *this process holds
+//! a descriptor of that connection*. Its first word is in the slot, so that the words that a small
+//! family uses lie together: a process that is forked for one connection touches them all with one
+//! page fault, and one that has a few connections at a time has their rows, the header and its slot
+//! on one page. It lies at the end, because a mapping that the kernel places ends where others
+//! begin, with which it shares a page of the kernel's tables. Pages are touched as they are used.
 //!
 //! # Who may touch what
 //! The header lock guards allocation of slots and the bitmap copy of a fork. A process clears and sets
 //! bits only in its own slot. A row's halves are guarded by the row's own locks ([`crate::lock`]).
 //!
 //! # When a process dies
-//! Its slot still names its pid. Whoever finds the slot's bit in its way asks the kernel, and empties
-//! the slot of a dead process. Rows that only dead processes held are found when no other is left
-//! ([`Family::open_row`]). (A process killed between taking a row and setting its bit, a few
-//! instructions, takes that row with it.) A fork reserves the child's slot, with a copy of the parent's bits,
-//! before the child exists; until the child's id is filled in the slot counts as alive.
+//! Its slot still names its pid. A process that finds the slot's bit in its way asks the kernel,
+//! and empties the slot of a dead process. Rows that only dead processes held are found when no
+//! other is left ([`Family::open_row`]). (A process killed between taking a row and setting its
+//! bit, a few instructions, takes that row with it.) A fork reserves the child's slot, with a copy
+//! of the parent's bits, before the child exists; until the child's id is filled in the slot counts
+//! as alive.
 
 use core::{
     mem::size_of,
@@ -41,8 +43,9 @@ pub const PROCESSES: usize = 1024;
 pub const HALF_WORDS: usize = 20;
 const BITMAP_WORDS: usize = ROWS / 64;
 
-/// Row states, in the low bits of a row's state word: free, being opened (nobody's bit says so yet),
-/// in use. The bits above count the row's uses, so that whoever frees a row frees the use that it saw.
+/// Row states, in the low bits of a row's state word: free, being opened (no process has its bit
+/// yet), in use. The bits above count the row's uses, so that a process that frees a row frees the
+/// use that it saw.
 const FREE: u32 = 0;
 const OPENING: u32 = 1;
 const LIVE: u32 = 2;
@@ -73,7 +76,7 @@ pub struct Row {
     /// State and count of uses.
     state: AtomicU32,
     pad0: AtomicU32,
-    /// Process that uses the SDP lanes of this end; 0 nobody.
+    /// Process that uses the SDP lanes of this end; 0 none.
     pub user: AtomicU32,
     /// Bits are the socket layer's.
     pub flags: AtomicU32,
@@ -82,13 +85,15 @@ pub struct Row {
     pad: AtomicU32,
     /// Unique name of this end of the connection within the family.
     pub carrier_id: AtomicU64,
-    /// What headers that we send must say about what we received (receiving half to sending half).
+    /// The acknowledgement for headers that this end sends, about what it received (receiving half
+    /// to sending half).
     pub ack: AtomicU64,
-    /// What the peer's headers said (receiving half to sending half).
+    /// The credit in the peer's headers (receiving half to sending half).
     pub credit: AtomicU64,
-    /// Control messages that the receiving half owes (receiving half to sending half).
+    /// Control messages that the receiving half has to send (receiving half to sending half).
     pub owed: AtomicU64,
-    /// Whose a stream on a queue pair is, after a fork; the socket layer's. 0 before one.
+    /// The process that a stream on a queue pair belongs to, after a fork; the socket layer's. 0
+    /// before one.
     pub claim: AtomicU64,
     /// Sending half.
     pub source: HalfSlot,
@@ -103,7 +108,7 @@ const _: () = assert!(size_of::<Row>() == 512);
 #[repr(C)]
 struct ProcessSlot {
     pid: AtomicU32,
-    /// 1: about to become another image, which keeps none of what is held here, or one already.
+    /// 1: about to become another image, which keeps nothing that is held here, or one already.
     executes: AtomicU32,
     /// Bits of the first rows, which are all that most processes use.
     first: AtomicU64,
@@ -263,7 +268,7 @@ impl Family {
     }
 
     fn locked<R>(&self, pid: u32, body: impl FnOnce() -> R) -> R {
-        // A dead owner leaves at worst a reserved slot or row that nobody uses: nothing to repair.
+        // A dead owner leaves at worst a reserved slot or row that is not used: nothing to repair.
         self.lock_table(pid);
         let result = body();
         lock::unlock(&self.memory().header.lock);
@@ -275,7 +280,8 @@ impl Family {
         let used = memory.header.processes.load(Ordering::Relaxed);
         let mut found = None;
         for (i, slot) in memory.processes.iter().enumerate().take(used as usize) {
-            // Acquire: what rows there were when the slot was given back, and so which bits are to be cleared.
+            // Acquire: sees the rows that there were when the slot was given back, and so the bits
+            // that have to be cleared.
             if slot.pid.load(Ordering::Acquire) == SLOT_FREE {
                 found = Some(i);
                 break;
@@ -380,7 +386,7 @@ impl Family {
         for half in [&row.source, &row.sink] {
             half.lock.store(0, Ordering::Relaxed);
         }
-        // The bit first: a row in use that nobody holds is free for the taking.
+        // The bit first: any process may take a row in use that none holds.
         self.hold(slot, index as u32);
         row.state.fetch_add(LIVE - OPENING, Ordering::SeqCst);
         Some(index as u32)
@@ -402,7 +408,7 @@ impl Family {
         })
     }
 
-    /// Frees the use of the row that `seen` tells of. False when somebody else has done so (and may
+    /// Frees the use of the row that `seen` shows. False when another process has done so (and may
     /// have opened the row again).
     fn free_row(&self, row: u32, seen: u32) -> bool {
         seen & STATE_MASK == LIVE
@@ -434,7 +440,7 @@ impl Family {
         freed
     }
 
-    /// Frees the rows in a word of the bitmaps that nobody holds. True when there were any.
+    /// Frees the rows in a word of the bitmaps that no process holds. True when there were any.
     fn free_unheld(&self, word: usize) -> bool {
         let mut seen = [0u32; 64];
         let mut candidates = 0u64;
@@ -488,8 +494,8 @@ impl Family {
         }
     }
 
-    /// This process holds no descriptor of `row` any more. True when nobody of the family does, dead holders
-    /// included: the row is free and the caller was the last.
+    /// This process holds no descriptor of `row` any more. True when no process of the family does,
+    /// dead holders included: the row is free and the caller was the last.
     #[unsafe(link_section = ".text.hot")]
     pub fn let_go(&self, slot: Slot, row: u32) -> bool {
         // While the bit is set the row cannot be freed: this is the use that ends.
@@ -500,9 +506,10 @@ impl Family {
             return false; // not held: not ours to give back
         }
         fence(Ordering::SeqCst);
-        // Two last holders may race here; the swap decides which one was last. Whether other holders live is
-        // not asked: a server that forks for each connection would pay for it each time, and what only the
-        // dead hold is found when rows run out ([`Family::sweep`]).
+        // Two last holders may race here; the swap decides which one was last. It does not ask
+        // whether other holders live: a server that forks for each connection would pay for it each
+        // time, and rows that only dead processes hold are found when rows run out
+        // ([`Family::sweep`]).
         let others = self.held(Some(slot), row as usize / 64, 1 << (row % 64), counts_unless_free);
         others == 0 && self.free_row(row, seen)
     }
@@ -551,7 +558,8 @@ impl Family {
         found
     }
 
-    /// Before the process becomes another image, which keeps some of what the slot holds, or nothing.
+    /// Before the process becomes another image, which keeps some of the connections that the slot
+    /// holds, or none.
     pub fn executing(&self, slot: Slot, keeps_any: bool) {
         if let Some(slot) = self.slot(slot) {
             slot.executes.store(u32::from(!keeps_any), Ordering::Release);
@@ -559,9 +567,10 @@ impl Family {
     }
 
     /// Takes `row` from the family members other than `slot`, the slot of process `pid`, that have
-    /// become other images ([`Family::executing`]), which a bit cannot tell by itself: `has_let_go`
-    /// is asked, with the family member's process id, whether it has no descriptor of the row any
-    /// more. Under the table's lock, so that no slot changes hands in between.
+    /// become other images ([`Family::executing`]). Their bits alone do not show whether they still
+    /// hold it, so this asks `has_let_go`, with the family member's process id, whether it has no
+    /// descriptor of the row any more. Under the table's lock, so that no slot changes hands in
+    /// between.
     pub fn forget_executed(
         &self,
         slot: Slot,
@@ -628,12 +637,12 @@ impl Family {
     }
 }
 
-/// Whether a slot belongs to somebody, dead or alive.
+/// Whether a slot belongs to a process, dead or alive.
 fn counts_unless_free(slot: &ProcessSlot) -> bool {
     slot.pid.load(Ordering::Acquire) != SLOT_FREE
 }
 
-/// Whether a slot belongs to nobody living; empties that of a dead process.
+/// Whether a slot belongs to no living process; empties that of a dead one.
 fn is_emptied_if_dead(slot: &ProcessSlot) -> bool {
     let pid = slot.pid.load(Ordering::Acquire);
     if pid == SLOT_FREE {
@@ -642,7 +651,7 @@ fn is_emptied_if_dead(slot: &ProcessSlot) -> bool {
     if pid == SLOT_RESERVED || !is_dead(pid as i32) {
         return false;
     }
-    // Bits of a free slot do not count; whoever takes it clears them.
+    // Bits of a free slot do not count; the process that takes it clears them.
     let _ = slot.pid.compare_exchange(pid, SLOT_FREE, Ordering::AcqRel, Ordering::Relaxed);
     true
 }

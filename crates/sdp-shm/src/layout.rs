@@ -12,7 +12,7 @@
 //!
 //! # Who may touch what
 //! Both ends can write everything; by agreement the producer writes the producer line, the consumer
-//! writes the consumer line, and whoever holds the half's gate writes the log. Nothing an end reads
+//! writes the consumer line, and the holder of the half's gate writes the log. Nothing an end reads
 //! here is believed: cursors are validated against private copies, log entries are range-checked.
 
 use core::{
@@ -27,7 +27,7 @@ use crate::sync::{AtomicU32, AtomicU64, MODELLED};
 pub const CONTROL_BYTES: usize = if MODELLED { 16 * 1024 } else { 4096 };
 /// First word of a segment.
 pub const MAGIC: u32 = 0x5344_5053;
-/// Layout version, changed with every change of what lies where; also part of the rendezvous name.
+/// Layout version, changed with every change of the layout; also part of the rendezvous name.
 pub const VERSION: u32 = 3;
 /// Smallest ring.
 pub const RING_BYTES_MIN: u32 = 64 * 1024;
@@ -71,11 +71,12 @@ pub struct EndLine {
     pub attached: AtomicU32,
     /// CPU on which this end last ran, plus one; 0 unknown. A hint for spinning.
     pub cpu: AtomicU32,
-    /// Not 0: this end wants its inbound half on the kernel lane, for good. [`CLOSED`]: because nobody
-    /// reads it any more; [`PASSED_ON`]: because somebody who does not know the segment may.
+    /// Not 0: this end wants its inbound half on the kernel lane, for good. [`CLOSED`]: because no
+    /// process reads it any more; [`PASSED_ON`]: because a process that does not know the segment
+    /// may.
     pub intent: AtomicU32,
-    /// Number of the carrier in the process that uses this end, plus one. A hint, verified by who
-    /// uses it.
+    /// Number of the carrier in the process that uses this end, plus one. A hint, verified by its
+    /// user.
     pub descriptor: AtomicU32,
     /// [`RESETS`] once this end resets the carrier on purpose, or was cut off: no wake byte caused
     /// the reset. [`LEAVES`] when its process is about to become an image that closes it.
@@ -85,8 +86,9 @@ pub struct EndLine {
 }
 
 impl EndLine {
-    /// This end gives up a segment that the other one may have attached to, without having attached itself:
-    /// who is alone with a segment finds out by this, and forgets it. Before the mapping goes.
+    /// This end gives up a segment that the other one may have attached to, without having attached
+    /// itself: an end that is alone with a segment finds out by this, and forgets it. Before the
+    /// mapping goes.
     pub fn disown(&self) {
         use core::sync::atomic::Ordering::SeqCst;
         self.intent.store(PASSED_ON, SeqCst);
@@ -118,7 +120,7 @@ pub struct LogEntry {
     reserved: AtomicU32,
 }
 
-/// Written by whoever holds the gate.
+/// Written by the holder of the gate.
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct LogLine {
@@ -171,8 +173,8 @@ pub struct ConsumerLine {
 pub struct ArmLine {
     /// sequence << 2 | mode.
     pub word: AtomicU32,
-    /// When the waker rang last by the doorbell page, in ticks of the processor's clock; 0 unknown.
-    /// A hint for the order in which connections are told ready.
+    /// When the waker last signalled by the doorbell page, in ticks of the processor's clock; 0
+    /// unknown. A hint for the order in which connections are reported ready.
     pub rung_at: AtomicU64,
 }
 
@@ -212,9 +214,9 @@ const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
 const _: () = assert!(MODELLED || size_of::<LogLine>() == 256);
 const _: () = assert!(MODELLED || size_of::<Half>() == 128 * 6);
 
-/// Who moves a field moves it in three more places: docs/spec/shm.md (section 2), the versions (here and that
-/// of the rendezvous), and tests/faults/programs/forging.py, whose forgeries would miss what they are meant
-/// for, and pass.
+/// A change that moves a field has to move it in three more places: docs/spec/shm.md (section 2),
+/// the versions (here and that of the rendezvous), and tests/faults/programs/forging.py, whose
+/// forgeries would miss their aim, and pass.
 const _: () = {
     const fn is_at(is: usize, documented: usize) -> bool {
         MODELLED || is == documented
@@ -254,10 +256,10 @@ pub struct Segment {
     ring_bytes: u32,
 }
 
-// SAFETY: the segment is shared memory made of atomics and raw bytes; access from several threads is
-// what it is for. Lifetime is the constructor's contract.
+// SAFETY: the segment is shared memory made of atomics and raw bytes, made for access from several
+// threads. Lifetime is the constructor's contract.
 unsafe impl Send for Segment {}
-// SAFETY: its lines are atomics; ring bytes are raw memory that nobody has a reference to, so that
+// SAFETY: its lines are atomics; ring bytes are raw memory without a reference to it, so that
 // access at once mixes bytes up and does no more.
 unsafe impl Sync for Segment {}
 

@@ -4,7 +4,7 @@
 //!
 //! * the **peer segment** ([`layout`], [`ring`], [`arm`], [`doorbell`]) is written by the other end
 //!   of the connection, which may be hostile. Every index is copied once, checked, and only the
-//!   copy is used. What must not be touched by the peer is not in it.
+//!   copy is used. It holds nothing that the peer must not change.
 //! * **family memory** ([`family`], [`lock`]) is shared by processes related by fork with unchanged
 //!   privileges. A family member may die in the middle of anything, but is not malicious.
 //!

@@ -1,10 +1,11 @@
 //! Pointer-free locks for family memory.
 //!
-//! A lock is one word: the owner's process id, and a bit that says somebody sleeps. It is taken by
-//! compare-and-swap (about 10 ns) and survives its owner: a waiter that has slept a while asks the
-//! kernel whether the owner lives and otherwise takes over; the caller is told and repairs what the
-//! dead owner may have left half done. An owner that lives and does not come to an end costs a bounded time: whoever
-//! can write the word can write anything into it, and must not stop its family members for ever.
+//! A lock is one word: the owner's process id, and a bit that says that a thread sleeps. It is
+//! taken by compare-and-swap (about 10 ns) and survives its owner: a waiter that has slept a while
+//! asks the kernel whether the owner lives and otherwise takes over; the caller learns of it and
+//! repairs what the dead owner may have left half done. An owner that lives and does not come to an
+//! end costs a bounded time: a process that can write the word can write any value, and must not
+//! stop its family members for ever.
 //!
 //! Owners are processes, not threads: threads of one process exclude each other (the word is not
 //! zero), a thread never dies alone inside (critical sections are neither cancellable nor interrupted
@@ -66,7 +67,7 @@ pub fn try_lock_alone(word: &AtomicU32, pid: u32) -> bool {
     true
 }
 
-/// Releases what [`try_lock_alone`] took.
+/// Releases a lock that [`try_lock_alone`] took.
 #[inline(always)]
 pub fn unlock_alone(word: &AtomicU32) {
     word.store(0, Ordering::Release);
@@ -124,8 +125,8 @@ fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
             return Acquired::TakenOver;
         }
         sleeps_left = sleeps_left.saturating_sub(1);
-        // A model's time does not pass, and a process that was stopped inside has time until it goes on, but not of those
-        // who come back later.
+        // A model's time does not pass, and a process that was stopped inside has time until it
+        // goes on, but waiters that can come back later do not wait for that.
         let waits_for_stopped = || patience >= PATIENCE_NS && is_stopped(owner as i32);
         if sleeps_left == 0 && !MODELLED && !waits_for_stopped() {
             return Acquired::Overdue;

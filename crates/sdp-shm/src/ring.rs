@@ -13,16 +13,17 @@
 //! written into the ring for a restart, and no room is lost. Whether it is empty is asked once per
 //! [`RESTART_EVERY`] bytes of the ring only: the consumer's cursor is in a cache line of the consumer's CPU.
 //!
-//! The origin is never beyond the published head: the ring was empty there. So whatever the consumer still
-//! has to read lies where the origin says that it can see now, and as long as it has anything left to read,
-//! the origin stays as it is. A consumer that has read everything looks at the tail first, then at the
-//! origin, which was stored before.
+//! The origin is never beyond the published head: the ring was empty there. So all that the
+//! consumer still has to read lies where the origin says that it can see now, and as long as it has
+//! anything left to read, the origin stays as it is. A consumer that has read everything looks at
+//! the tail first, then at the origin, which was stored before.
 //!
 //! # Hostile peer
-//! The consumer copies `tail` once and demands `head <= tail <= head + size` and alignment; it copies
-//! each record header once and demands a known kind and a length within what is published. The producer
-//! demands `head <= tail` and `tail - head <= size` of what the consumer publishes. Anything else is
-//! [`Corrupt`]; the caller resets the connection. Payload is copied out exactly once.
+//! The consumer copies `tail` once and demands `head <= tail <= head + size` and alignment; it
+//! copies each record header once and demands a known kind and a length within the published bytes.
+//! The producer demands `head <= tail` and `tail - head <= size` of the head that the consumer
+//! publishes. Anything else is [`Corrupt`]; the caller resets the connection. Payload is copied out
+//! exactly once.
 
 use core::{
     cell::Cell,
@@ -36,7 +37,8 @@ use crate::{layout::Segment, sync};
 pub const RECORD_HEADER: usize = 8;
 /// Alignment of records.
 pub const ALIGN: usize = 16;
-/// Room that only control records may use. Bounds what an end can owe while data fills the ring.
+/// Room that only control records may use. Bounds the control messages that an end can have to send
+/// while data fills the ring.
 pub const CONTROL_RESERVE: u64 = 1024;
 /// Bytes of a record that never wrap.
 pub const CONTIGUOUS: usize = 64;
@@ -57,7 +59,7 @@ pub const PAGE: u64 = 4096;
 /// Beyond [`RESTART_INDEX`] the consumer's cursor is read again once per so many bytes of the ring; a
 /// power of two.
 pub const RESTART_EVERY: u64 = 1024;
-/// How far ahead of what they are at both ends ask for their next cache lines, in bytes.
+/// How far ahead of their positions both ends ask for their next cache lines, in bytes.
 const AHEAD: u64 = 256;
 
 const KIND_MESSAGE: u32 = 1;
@@ -103,17 +105,16 @@ const fn index_of(at: u64, origin: u64, size: u64) -> u64 {
     at.wrapping_sub(origin) & (size - 1) & !(ALIGN as u64 - 1)
 }
 
-/// What the segment says where index 0 of a half's ring is, unchecked. What comes out is no more than
-/// [`index_of`] makes of it.
+/// The segment's word for where index 0 of a half's ring is, unchecked. The result is no more than
 #[inline(always)]
 pub(crate) fn origin(segment: Segment, half: usize) -> u64 {
     // Stored before the tail that made the consumer look, and read after it.
     segment.half(half).producer.origin.load(Ordering::Relaxed)
 }
 
-/// What the segment says where index 0 of a half's ring is, for its consumer, whose head is `head`. `seen` is
-/// what came out when the head was not beyond where it is now, or 0, which is right for any head. `None`:
-/// forged, because misaligned or beyond the head.
+/// The segment's word for where index 0 of a half's ring is, for its consumer, whose head is
+/// `head`. `seen` is the result of an earlier call when the head was not beyond where it is now, or
+/// 0, which is right for any head. `None`: forged, because misaligned or beyond the head.
 #[inline(always)]
 pub fn checked_origin(segment: Segment, half: usize, seen: u64, head: u64) -> Option<u64> {
     let now = origin(segment, half);
@@ -170,9 +171,9 @@ impl Producer {
         self.origin
     }
 
-    /// The ring is empty: the next record goes to index 0. A consumer that sees it already has nothing to
-    /// read before the tail, which is there. Whoever stores the producer's private words stores the new origin
-    /// with them, also if no record follows.
+    /// The ring is empty: the next record goes to index 0. A consumer that sees it already has
+    /// nothing to read before the tail, which is there. The caller that stores the producer's
+    /// private words stores the new origin with them, also if no record follows.
     #[inline]
     fn restart(&mut self) {
         self.origin = self.tail;
@@ -400,9 +401,9 @@ fn cells(segment: Segment, half: usize, at: usize, len: usize) -> &'static [Cell
     let size = segment.ring_bytes() as usize;
     let at = at.min(size);
     let len = len.min(size - at);
-    // SAFETY: clamped to the mapped ring. `Cell<u8>` has the layout of `u8` and promises nothing about
-    // who else writes. The lifetime is bounded by `Segment::new`'s contract: callers of this private
-    // function hand the slice on only for the length of one call.
+    // SAFETY: clamped to the mapped ring. `Cell<u8>` has the layout of `u8` and promises nothing
+    // about other writers. The lifetime is bounded by `Segment::new`'s contract: callers of this
+    // private function hand the slice on only for the length of one call.
     unsafe {
         core::slice::from_raw_parts(segment.ring(half).as_ptr().cast::<Cell<u8>>().add(at), len)
     }
@@ -439,9 +440,10 @@ pub struct Consumer {
     /// Cursor at which index 0 is, as the producer said when the tail was read. Checked.
     origin: u64,
     /// A PAD (from, to) that was skipped while something older was still borrowed. One is enough: a
-    /// second one would end a whole lap later, beyond what `head` allows to be published.
+    /// second one would end a whole lap later, beyond the bytes that `head` allows to be published.
     skipped: (u64, u64),
-    /// Does not publish what it frees: nobody does, or its owner when it is time ([`Consumer::publish`]).
+    /// Does not publish the room that it frees: its owner does when it is time
+    /// ([`Consumer::publish`]), or it stays unpublished.
     is_quiet: bool,
 }
 
@@ -455,15 +457,15 @@ impl Consumer {
         Self { segment, half, scan, head, tail: scan, origin, skipped: (0, 0), is_quiet: false }
     }
 
-    /// A copy that walks on without freeing anything for the producer, not even a PAD: what it passes
-    /// stays as it is for the cursors that it was copied from.
+    /// A copy that walks on without freeing anything for the producer, not even a PAD: records that
+    /// it passes stay as they are for the cursors that it was copied from.
     #[inline]
     pub fn onlooker(&self) -> Self {
         Self { is_quiet: true, ..*self }
     }
 
-    /// Publishes what was freed so far. For an owner that walks as an onlooker because something else has to
-    /// be written down first: once published, the bytes are the producer's.
+    /// Publishes the room freed so far. For an owner that walks as an onlooker because it has to
+    /// store other words first: once published, the bytes are the producer's.
     #[inline]
     pub fn publish(&self) {
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
@@ -499,7 +501,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Whether the producer has published beyond what was reported; one load, nothing checked.
+    /// Whether the producer has published beyond the reported position; one load, nothing checked.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.segment.half(self.half).producer.tail.load(Ordering::Acquire) != self.scan
@@ -599,8 +601,8 @@ pub struct FastRecord {
 }
 
 /// The message at cursor `at` of a half's ring that is published up to `end` and has its index 0 at
-/// `origin`, for a caller that walks over records that need no more than that. `None`: no whole message of
-/// at least a header there, be it padding or damage: [`Consumer::next`] tells which.
+/// `origin`, for a caller that walks over records that need no more than that. `None`: no whole
+/// message of at least a header there, be it padding or damage: [`Consumer::next`] finds out which.
 #[inline(always)]
 pub fn fast_record(
     segment: Segment,

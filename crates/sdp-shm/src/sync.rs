@@ -1,11 +1,11 @@
 //! The one door through which this crate's structures get atomics, fences, sleeping and death.
 //!
-//! In every build but one these are the processor's and the kernel's, by name and without a layer in
-//! between. When the models are built (`--cfg loom`, only under `cfg(test)`), the same names are the
-//! stand-ins of `model`: atomics whose every legal reordering is explored, and whose
-//! ordering a model can weaken at one place of the real code. What is stored in the ring itself is
-//! not atomic; [`ring_write`] and [`ring_read`] tell a model what is touched, and are nothing
-//! otherwise. Family memory does not pass through here: it is only used under its lock.
+//! In every build but one these are the processor's and the kernel's, by name and without a layer
+//! in between. When the models are built (`--cfg loom`, only under `cfg(test)`), the same names are
+//! the stand-ins of `model`: atomics whose every legal reordering is explored, and whose ordering a
+//! model can weaken at one place of the real code. The bytes in the ring itself are not atomic;
+//! [`ring_write`] and [`ring_read`] report accesses to a model, and are nothing otherwise. Family
+//! memory does not pass through here: it is only used under its lock.
 
 #[cfg(all(test, loom))]
 pub(crate) use crate::model::stand_in::{
@@ -27,8 +27,8 @@ mod real {
     /// Whether this is a build of the models: sizes are small then.
     pub(crate) const MODELLED: bool = false;
 
-    /// Sleeps while `word` has the value `seen`, at most `ns` nanoseconds (below a second). True when
-    /// somebody woke us.
+    /// Sleeps while `word` has the value `seen`, at most `ns` nanoseconds (below a second). True
+    /// when another thread woke this one.
     pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, ns: i64) -> bool {
         let timeout = libc::timespec { tv_sec: 0, tv_nsec: ns };
         // SAFETY: word and timeout outlive the call. Not FUTEX_PRIVATE: the word is shared.

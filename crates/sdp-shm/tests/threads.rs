@@ -1,5 +1,5 @@
-//! A producer and a consumer in two threads: ring, arm words and doorbell page together, on
-//! whatever machine runs the test, and under Miri on one that reorders what it may.
+//! A producer and a consumer in two threads: ring, arm words and doorbell page together, on the
+//! machine that runs the test, and under Miri on one that reorders as much as it may.
 
 #![cfg(not(loom))]
 

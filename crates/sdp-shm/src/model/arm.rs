@@ -1,4 +1,4 @@
-//! Arm words (O1–O3): a sleeper that armed is woken by whoever publishes.
+//! Arm words (O1–O3): a publisher wakes a sleeper that armed.
 
 use std::sync::Arc;
 

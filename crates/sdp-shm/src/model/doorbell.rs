@@ -1,5 +1,5 @@
-//! Doorbell page: no bit is lost, nobody sleeps over one, and a peer that is killed while it rings
-//! takes nobody else's doorbell with it.
+//! Doorbell page: no bit is lost, no thread sleeps over one, and a peer that is killed while it
+//! signals spoils no other peer's signals.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::doorbell::{Doorbell, DoorbellPage};
 struct World {
     page: Box<DoorbellPage>,
     event: Remembered,
-    /// What each slot's connection has published, one bit each.
+    /// The bytes that each slot's connection has published, one bit each.
     published: Word,
 }
 
@@ -69,7 +69,7 @@ const IN_ORDER: &str = "loom performs read-modify-writes in program order";
 const FENCED: &str = "the fence behind it orders it";
 const ONE_OWNER: &str = "one thread sleeps here; see the model with two";
 
-/// What no model of the page can notice.
+/// Weaknesses that no model of the page can notice.
 const SPARED: [Spared; 5] = [
     ("doorbell.rs", "summary.fetch_or(bit", Loss::Ordering, IN_ORDER),
     ("doorbell.rs", "let words = summary.swap(0", Loss::Ordering, IN_ORDER),

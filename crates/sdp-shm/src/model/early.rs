@@ -1,4 +1,5 @@
-//! Early sleepers (O10): nobody sleeps unarmed at an end that has said that all its sleepers arm.
+//! Early sleepers (O10): no thread sleeps unarmed at an end that has said that all its sleepers
+//! arm.
 
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ fn sleeper_and_lanes(broken: Broken) {
             // With lanes it arms, and O1 holds.
             if was_early || !has_lanes() {
                 world.is_asleep.store(1, Ordering::SeqCst);
-                // What it would miss: nobody rings for it.
+                // It would miss that: no peer signals to it.
                 if world.says_so.load(Ordering::SeqCst) == 1 {
                     panic!("asleep, and nobody will ring");
                 }

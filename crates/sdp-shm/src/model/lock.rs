@@ -12,7 +12,7 @@ use crate::{
 
 struct World {
     word: AtomicU32,
-    /// What the lock protects; loom objects to two at once.
+    /// The data under the lock; loom objects to two users at once.
     inside: UnsafeCell<u32>,
 }
 
@@ -28,7 +28,7 @@ impl World {
     }
 }
 
-// SAFETY: `inside` is used under the lock only, which is what the model checks.
+// SAFETY: `inside` is used under the lock only, which the model checks.
 unsafe impl Sync for World {}
 // SAFETY: its words are plain numbers, which belong to no thread.
 unsafe impl Send for World {}

@@ -2,12 +2,12 @@
 //! model allows (loom), within a bound on preemptions.
 //!
 //! Built with `--cfg loom` only; `cargo xtask models` does that. Each model is a closure that
-//! starts two or three threads on the real arm words, doorbell page, ring or lock and asserts what
-//! must hold. It refuses to stop at that: [`twins`] then takes away, one at a time, each ordering,
+//! starts two or three threads on the real arm words, doorbell page, ring or lock and asserts the
+//! promises. It refuses to stop at that: [`twins`] then takes away, one at a time, each ordering,
 //! fence and atomic read-modify-write of the real code that the model passed, and demands that the
-//! model fails. What may be taken away without being noticed is listed with the model, with the
-//! reason, and the list must be exact: an ordering that nobody can justify, or a model that has
-//! gone blind, is a failed test.
+//! model fails. Each place whose loss no model notices is listed with the model, with the reason,
+//! and the list must be exact: an ordering without a justification, or a model that has gone blind,
+//! is a failed test.
 //!
 //! Loom takes sequentially consistent loads and stores for acquire and release ones; fences it
 //! knows. Code that holds here therefore does not need its accesses, only its fences, to be so.
@@ -36,7 +36,7 @@ const PREEMPTIONS: usize = 2;
 const LONG: &str = "SDP_MODELS_LONG";
 
 std::thread_local! {
-    /// Set while a twin runs: its panic is what is wanted, and not to be shown.
+    /// Set while a twin runs: its panic is wanted, and not to be shown.
     static IS_TWIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -203,7 +203,7 @@ impl Remembered {
         }
     }
 
-    /// Sleeps until rung. Loom reports a deadlock when nobody ever does.
+    /// Sleeps until it is woken. Loom reports a deadlock when no thread ever wakes it.
     fn sleep(&self) {
         let mut rings = self.rings.lock().expect("no poison");
         while *rings == 0 {

@@ -1,4 +1,5 @@
-//! Ring: what is read was published, what is overwritten was freed, also around the end of the lap.
+//! Ring: bytes that are read were published, bytes that are overwritten were freed, also around the
+//! end of the lap.
 
 use std::{cell::Cell, ptr::NonNull, sync::Arc};
 
@@ -96,7 +97,7 @@ fn readers_see_what_was_published() {
     twins("ring", 3, &[("ring.rs", "")], &[], || traffic(0, &[1500, 1400, 1500]));
 }
 
-/// The shorter way of common messages, both ends of it.
+/// The shorter way of common messages, at both ends.
 fn fast_traffic(at: u64, lens: &'static [usize]) {
     let world = World::new(at);
     let consumer = {
@@ -129,7 +130,7 @@ fn fast_traffic(at: u64, lens: &'static [usize]) {
             let mut header = [0; 16];
             header[0] = value as u8;
             header[8] = 7;
-            // No room, or the end of the lap, of which the longer way knows.
+            // No room, or the end of the lap, which the longer way deals with.
             match producer.push(&header, *len, false, |_, cells| fill(cells)) {
                 Ok(()) => break,
                 Err(error) => assert_eq!(error, PushError::Full),

@@ -1,10 +1,10 @@
-//! What `sync` hands out when the models are built: loom's atomics, with a switch that weakens one
-//! place of the real code at a time.
+//! The types that `sync` exports when the models are built: loom's atomics, with a switch that
+//! weakens one place of the real code at a time.
 //!
-//! Every call of an atomic operation is a *site*: file, line and operation. A run notes the sites that
-//! it passes and what could be taken away from each ([`Loss`]); [`super::twins`] runs the model again
-//! for each of them, weakened, and expects it to fail. All of it is local to the calling system
-//! thread: loom runs the threads of a model on one.
+//! Every call of an atomic operation is a *site*: file, line and operation. A run notes the sites
+//! that it passes and the orderings that could be taken away from each ([`Loss`]); [`super::twins`]
+//! runs the model again for each of them, weakened, and expects it to fail. All of it is local to
+//! the calling system thread: loom runs the threads of a model on one.
 
 use core::sync::atomic::Ordering;
 use std::{
@@ -25,7 +25,7 @@ use crate::{layout::Segment, ring::ALIGN};
 /// This is a build of the models: sizes are small.
 pub(crate) const MODELLED: bool = true;
 
-/// What a weakened twin lacks.
+/// The ordering or operation that a weakened twin lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loss {
     /// The ordering (relaxed instead), or the whole fence.
@@ -212,7 +212,7 @@ macro_rules! atomic {
                     return Ok(from);
                 }
                 if lacks("exchange", Loss::Atomicity) {
-                    // Looked before, stored now, whatever has happened in between.
+                    // Looked before, stored now, with any change in between overwritten.
                     let now = self.0.load(Ordering::Relaxed);
                     if now != from {
                         return Err(now);
@@ -246,14 +246,14 @@ macro_rules! atomic {
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
-/// A new execution of a model begins: nobody is dead, the ring of `bytes` bytes is untouched.
+/// A new execution of a model begins: no process is dead, the ring of `bytes` bytes is untouched.
 pub(super) fn begin(bytes: usize) {
     LIVES.set(Vec::new());
     RING.set(Rc::new((0..bytes / ALIGN).map(|_| UnsafeCell::new(())).collect()));
     KERNEL.set(Some(Rc::new(Kernel { dead: Mutex::new(0), changed: Condvar::new() })));
 }
 
-/// What the kernel knows: who is dead, and who sleeps on the one lock word of a model.
+/// The kernel's knowledge: dead processes, and the sleepers on the one lock word of a model.
 struct Kernel {
     /// One bit per process id.
     dead: Mutex<u32>,
@@ -271,12 +271,12 @@ pub(super) fn die(pid: u32) {
     kernel.changed.notify_all();
 }
 
-/// What `pidfd_open` would tell.
+/// The answer of `pidfd_open`.
 pub(crate) fn is_dead(pid: i32) -> bool {
     *kernel().dead.lock().expect("no poison") & 1 << pid != 0
 }
 
-/// Nobody is stopped in a model.
+/// No process is stopped in a model.
 pub(crate) fn is_stopped(_: i32) -> bool {
     false
 }
@@ -311,14 +311,14 @@ fn touch(at: usize, len: usize, how: impl Fn(&UnsafeCell<()>)) {
     }
 }
 
-/// Loom objects when somebody else may be reading or writing these ring bytes at this moment.
+/// Loom objects when another thread may be reading or writing these ring bytes at this moment.
 pub(crate) fn ring_write(_: Segment, at: usize, len: usize) {
     if !is_ghost() {
         touch(at, len, |cell| cell.with_mut(|_| ()));
     }
 }
 
-/// Loom objects when somebody else may be writing these ring bytes at this moment.
+/// Loom objects when another thread may be writing these ring bytes at this moment.
 pub(crate) fn ring_read(_: Segment, at: usize, len: usize) {
     touch(at, len, |cell| cell.with(|_| ()));
 }

@@ -1,4 +1,4 @@
-//! What a producer and a consumer promise each other, and what a forger can do.
+//! The promises of a producer and a consumer to each other, and the reach of a forger.
 
 use core::{cell::Cell, sync::atomic::Ordering};
 use std::{collections::VecDeque, vec, vec::Vec};
@@ -384,8 +384,9 @@ fn a_fast_push_restarts_and_leaves_padding_to_the_slow_path() {
     assert_eq!((p.origin(), p.tail()), (late, late + 4032 + 16_032));
 }
 
-/// A reader that keeps up, and then does not come back for a while: whoever writes has the whole ring before
-/// it, wherever in the lap that is, and what it writes one at a time stays in the ring's first pages.
+/// A reader keeps up, and then does not come back for a while: the writer has the whole ring before
+/// it, wherever in the lap that is, and messages that it writes one at a time stay in the ring's
+/// first pages.
 #[test]
 fn a_restart_costs_no_room() {
     for len in [40, 1000, 3000, 16_384] {
