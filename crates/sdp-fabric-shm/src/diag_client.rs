@@ -2,9 +2,9 @@
 //! questions.
 //!
 //! Used where both processes know each other and a question is most of the price. One hidden
-//! descriptor, for one user at a time; who comes meanwhile opens a socket as before. It answers
-//! less than `examine` does: whatever is not as it should be is asked again there. It refuses to
-//! judge: whose the socket at the other end may be is for the caller to compare.
+//! descriptor, for one user at a time; a second user meanwhile opens a socket as before. It answers
+//! less than `examine` does: whatever is not as expected is asked again there. It refuses to judge:
+//! the caller compares the owner of the socket at the other end.
 
 use core::{
     cell::UnsafeCell,
@@ -29,7 +29,7 @@ struct Open {
     id: Identity,
     /// Its network namespace.
     cookie: u64,
-    /// Who opened it.
+    /// The thread that opened it.
     owner: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct Carrier<'a> {
     pub may_be_elsewhere: bool,
 }
 
-/// Told of the numbers at which the socket is: the process keeps the program's hands off its own
+/// Called with the numbers at which the socket is: the process keeps the program from its own
 /// descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct HiddenFdHooks {
@@ -84,7 +84,7 @@ pub struct HiddenFdHooks {
 /// The socket; one `static` per process. All functions must be called with signals deferred.
 pub struct DiagClient {
     lock: SpinLock,
-    /// Somebody asked, or is about to: until then there is nothing to close.
+    /// A thread has asked, or is about to: until then there is nothing to close.
     is_used: AtomicBool,
     closes: AtomicU32,
     open: UnsafeCell<Option<Open>>,
@@ -129,8 +129,8 @@ impl DiagClient {
         self.with(owner, min, |open| ask(open, carrier))
     }
 
-    /// What the socket at the other end of `carrier` has moved so far; `None`: there is no
-    /// telling now.
+    /// The bytes that the socket at the other end of `carrier` has moved so far; `None`: that
+    /// cannot be known now.
     pub fn moved(
         &self,
         owner: u64,
@@ -197,14 +197,13 @@ impl DiagClient {
         true
     }
 
-    /// In a fork child: the parent's, whatever its threads were at. The number is the caller's to
-    /// close.
+    /// In a fork child: gives up the parent's socket, whatever its threads were doing. The number
+    /// is the caller's to close.
     pub fn become_child(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             return; // without a write, as in `close`
         }
-        // SAFETY: the only thread. What stands there is given up without a destructor, whole or
-        // not.
+        // SAFETY: the only thread. The value there is given up without a destructor, whole or not.
         unsafe { self.open.get().write(None) };
         self.lock.release();
     }
@@ -220,7 +219,7 @@ fn may_ask(open: &Open, carrier: &Carrier<'_>) -> Option<Tuple> {
     open.is_ours().then(|| carrier.tuple.reversed())
 }
 
-/// What the other end has moved.
+/// The bytes that the other end has moved.
 fn ask_moved(open: &mut Open, carrier: &Carrier<'_>) -> Option<Counters> {
     let wanted = may_ask(open, carrier)?;
     let (found, counters) = open.diag.moved(&wanted.to_pair()).ok()??;

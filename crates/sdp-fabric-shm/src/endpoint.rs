@@ -97,10 +97,10 @@ impl ShmTx {
         self.producer.is_empty()
     }
 
-    /// Gives memory of this ring back to the kernel that holds nothing for the peer: what lies in the
-    /// [`RECLAIM_MAX`] bytes from `offset` on. Returns how many bytes of the ring that were. The caller
-    /// holds the half's lock: nobody else writes there. The peer reads only what is published; one that
-    /// reads elsewhere finds zeros.
+    /// Gives memory of this ring back to the kernel that holds nothing for the peer: the whole
+    /// pages in the Returns how many bytes of the ring that were. The caller holds the half's lock:
+    /// nobody else writes there. The peer reads only what is published; one that reads elsewhere
+    /// finds zeros.
     ///
     /// # Errors
     /// [`QpError::Framing`] for an impossible cursor of the peer.
@@ -113,7 +113,8 @@ impl ShmTx {
             let from = from.max(offset);
             let len = to.saturating_sub(from) as usize;
             if let (Some(at), 1..) = (self.producer.at(from), len) {
-                // SAFETY: whole pages inside the ring, which nobody has anything left to read in.
+                // SAFETY: whole pages inside the ring, in which no reader has anything left to
+                // read.
                 if unsafe { memfd::reclaim(at, len) }.is_err() {
                     return Ok(Reclaimed::Refused);
                 }
@@ -248,20 +249,20 @@ impl ShmRx {
         Received { token, len }
     }
 
-    /// A copy for looking ahead: it releases nothing, whatever it passes.
+    /// A copy for looking ahead: it releases nothing, however far it walks.
     #[inline]
     pub fn onlooker(&self) -> Self {
         Self { consumer: self.consumer.onlooker(), ..*self }
     }
 
-    /// Publishes what was released. For an owner that works on an [`ShmRx::onlooker`], because it writes
-    /// down how far it is before the producer may have the room.
+    /// Publishes the released room. For an owner that works on an [`ShmRx::onlooker`], because it
+    /// stores how far it is before the producer may have the room.
     #[inline]
     pub fn publish(&self) {
         self.consumer.publish();
     }
 
-    /// The message at the head, if it was released before its turn.
+    /// The message at the head, if it was released before those in front of it.
     #[inline]
     fn take_deferred(&mut self) -> Option<Received> {
         let head = self.consumer.head();

@@ -1,10 +1,10 @@
-//! Who is at the other end of a TCP connection, as the kernel knows it.
+//! The process at the other end of a TCP connection, by the kernel's knowledge.
 //!
 //! The rendezvous asks here three things about a carrier: its addresses ([`Tuple`]), whether the
-//! socket at the other end is on this host and whose it is ([`examine`]), and whether a user id is
-//! good enough to be believed ([`check_uid`]). Nothing is taken from the peer itself. It refuses
-//! to guess: a socket in another network namespace, a connection to itself or an ambiguous user id
-//! is an answer of its own.
+//! socket at the other end is on this host and which user owns it ([`examine`]), and whether a user
+//! id is good enough to be believed ([`check_uid`]). Nothing is taken from the peer itself. It
+//! refuses to guess: a socket in another network namespace, a connection to itself or an ambiguous
+//! user id is an answer of its own.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -35,7 +35,7 @@ pub struct Addr {
     port: u16,
 }
 
-/// What a v4-mapped address begins with.
+/// The first bytes of a v4-mapped address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 impl Addr {
@@ -214,13 +214,15 @@ fn parse_address(raw: &libc::sockaddr_storage) -> Option<(Addr, u32)> {
 pub enum Translation {
     /// Connection tracking does not know the connection, so it does not translate it either.
     Untracked,
-    /// It knows the connection. Here nothing is translated; of the other end it does not tell.
+    /// Connection tracking knows the connection. It is not translated here; connection tracking
+    /// does not show the other end.
     Possible,
     /// The connection was made to another address than the one here: they are no name of it.
     Certain,
 }
 
-/// What connection tracking says of the connection `tuple` that `carrier` holds. One system call.
+/// The answer of connection tracking about the connection `tuple` that `carrier` holds. One system
+/// call.
 pub fn translation(carrier: i32, tuple: &Tuple) -> Translation {
     /// `SO_ORIGINAL_DST`, and the same of IPv6.
     const ORIGINAL_DST: i32 = 80;
@@ -231,7 +233,7 @@ pub fn translation(carrier: i32, tuple: &Tuple) -> Translation {
     };
     match kernel::getsockopt(carrier, level, ORIGINAL_DST, &mut raw) {
         Ok(_) => match parse_address(&raw) {
-            // Which of the two it is depends on who connected.
+            // It is one or the other depending on which end connected.
             Some((addr, _)) if addr == tuple.remote || addr == tuple.local => Translation::Possible,
             _ => Translation::Certain,
         },
@@ -252,12 +254,12 @@ pub struct PeerSocket {
     pub state: u8,
 }
 
-/// What a [`PeerSocket`]'s inode and state say together.
+/// The state of a [`PeerSocket`], by its inode and its TCP state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// A process holds it.
     Open,
-    /// Still in a listener's queue: nobody has accepted it.
+    /// Still in a listener's queue: no process has accepted it.
     NotAccepted,
     /// Closed by its last holder; the kernel is only finishing the protocol.
     Closed,
@@ -349,8 +351,8 @@ impl Source {
 pub fn diag(tuple: &Tuple) -> Result<Option<PeerSocket>, DiagError> {
     let mut source = Source::open()?;
     match (source.find(tuple)?, source) {
-        // ENOENT also is the answer of a kernel whose sock_diag knows no TCP; our caller can tell
-        // only by asking for a socket that must exist, so ask the other source.
+        // A kernel whose sock_diag knows no TCP also answers ENOENT; the caller can find that out
+        // only by asking for a socket that must exist, so this asks the other source.
         (None, Source::Netlink(_)) if !knows_tcp() => procnet::find(tuple),
         (found, _) => Ok(found),
     }
@@ -375,7 +377,7 @@ pub enum Examined {
         /// Its owner, and our effective user.
         uid: u32,
     },
-    /// The other end is on this host, but nobody has accepted it yet.
+    /// The other end is on this host, but no process has accepted it yet.
     NotAccepted,
 }
 
@@ -389,8 +391,8 @@ pub enum Examined {
 pub fn examine(carrier: i32, tuple: &Tuple) -> Result<Examined, Refusal> {
     let id = stat::stat(carrier).map_err(|_| Refusal::RemotePeer)?.id;
     let mut source = Source::open()?;
-    // Our own end must be where we look: the pair 127.0.0.1:a, 127.0.0.1:b of another network
-    // namespace can exist here as well, as somebody else's connection.
+    // This end must be where it is looked for: the pair 127.0.0.1:a, 127.0.0.1:b of another network
+    // namespace can exist here as well, as another process's connection.
     let mut own = source.find(tuple)?;
     match (own, &source) {
         (Some(_), Source::Netlink(_)) => KNOWS_TCP.store(1, Ordering::Relaxed),

@@ -229,8 +229,8 @@ impl SwitchLog for ShmHalf<'_> {
         step();
         self.lines.log.lane.store(word_of(switch.to), Ordering::Relaxed);
         step();
-        // Release: who sees the number sees the entry. SeqCst: ordered against `kernel_reading`
-        // (L2, L4).
+        // Release: a process that sees the number sees the entry. SeqCst: ordered against
+        // `kernel_reading` (L2, L4).
         self.lines.producer.switches.store(at.wrapping_add(1), Ordering::SeqCst);
     }
 
@@ -394,7 +394,7 @@ impl Wakeups for ShmHalf<'_> {
     }
 }
 
-/// What a look at an arm word says, in the words of the seam.
+/// The result of a look at an arm word, in the terms of the seam.
 #[inline(always)]
 pub const fn armed((mode, seen): (arm::Mode, Seen)) -> Armed {
     let how = match mode {

@@ -2,7 +2,8 @@
 //!
 //! `sdp/<version>/` followed by 36 binary bytes: both ends' 16-byte address and 2-byte port, the
 //! smaller end first, so that both compute the same name. Abstract names belong to the network
-//! namespace, like the addresses they are made of. The name proves nothing: anybody can take it.
+//! namespace, like the addresses they are made of. The name proves nothing: any process can take
+//! it.
 
 use crate::identity::Tuple;
 

@@ -35,12 +35,12 @@ const REJECT: u8 = 3;
 const HAS_DOORBELL: u8 = 1;
 const HAS_DOORBELL_PAGE: u8 = 2;
 
-/// What every packet but a reject tells about its sender.
+/// The fields about its sender of every packet but a reject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sender {
     /// Identity that the process chose at random; says nothing without the kernel's pid.
     pub nonce: u64,
-    /// The end's place in the sender's doorbell page; a number to be checked by whoever uses it.
+    /// The end's place in the sender's doorbell page; a number that its user has to check.
     pub slot: u32,
     /// An eventfd is attached; for another user, the end of a foreign doorbell to write to.
     pub has_doorbell: bool,

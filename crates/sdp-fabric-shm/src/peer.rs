@@ -3,9 +3,9 @@
 //!
 //! Every rendezvous brings duplicates of the other process's eventfd and doorbell page. The table
 //! keeps the first of each and counts their users, so that a thousand connections to one process
-//! hold one descriptor and one mapping. A process is known by what the kernel says (pid, user)
-//! *and* the nonce it claims: a pid alone is reused by fork and exec, and a nonce alone could be
-//! somebody else's. The table is private to our process; a fork child inherits a working copy.
+//! hold one descriptor and one mapping. A process is identified by the kernel's word (pid, user)
+//! *and* the nonce that it claims: a pid alone is reused by fork and exec, and a nonce alone could
+//! be another process's. The table is private to our process; a fork child inherits a working copy.
 //!
 //! Slow path only: attach, release, and ringing a sleeper. All functions must be called with
 //! signals deferred (a handler that came back here would wait for the interrupted holder).
@@ -44,7 +44,7 @@ const MAX_OF_A_STRANGER: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerId {
     index: u16,
-    /// Tells successive users of one place apart.
+    /// Distinguishes successive users of one place.
     generation: u32,
 }
 
@@ -54,7 +54,7 @@ impl PeerId {
         1 << 63 | (self.index as u64) << 32 | self.generation as u64
     }
 
-    /// What [`Self::to_word`] made; 0: none.
+    /// The opposite of [`Self::to_word`]; 0: none.
     pub const fn from_word(word: u64) -> Option<Self> {
         if word == 0 {
             return None;
@@ -66,7 +66,7 @@ impl PeerId {
 /// No process has this id.
 const NOBODY: i32 = -1;
 
-/// What the kernel and the process itself say about who it is.
+/// The identity of a process, by the kernel and by its own word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     pid: i32,
@@ -80,7 +80,7 @@ struct Entry {
     users: u32,
     generation: u32,
     doorbell: Option<Hidden>,
-    /// It is another user's: what rings is a foreign doorbell.
+    /// It is another user's process: signals go to a foreign doorbell.
     is_door: bool,
     page: Option<Mapped>,
     /// The directory of its descriptors.
@@ -101,13 +101,14 @@ impl Entry {
 
 /// A peer's eventfd, or its foreign doorbell for our user; `None` when it is something else.
 fn adopt(file: OwnedFd, is_door: bool) -> Option<Hidden> {
-    // What a foreign doorbell is the meeting has found out already.
+    // The meeting has checked a foreign doorbell already.
     let is_good = is_door || procfs::kind(file.raw()) == Ok(Kind::EventFd);
     is_good.then(|| Hidden::new(file, 0).ok())?
 }
 
-/// A table was locked, some time, in this process or before a fork of it: before that, nobody knows a peer. Beside
-/// the other words that each fork child reads, not beside the lock, whose page it then need not look at.
+/// A table was locked once, in this process or before a fork of it: before that, no peer is known.
+/// Beside the other words that each fork child reads, not beside the lock, whose page it then need
+/// not look at.
 #[unsafe(link_section = ".bss.hot")]
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
@@ -120,7 +121,7 @@ pub struct Numbers {
     pub unhide: fn(i32) -> bool,
 }
 
-/// Gives a file up that nobody finds any more.
+/// Gives up a file that cannot be found any more.
 fn give_up(file: Option<Hidden>, numbers: Option<Numbers>) {
     let Some(file) = file else { return };
     match numbers {
@@ -193,7 +194,7 @@ impl PeerTable {
         }
     }
 
-    /// From now on the program is kept off the table's numbers in this way.
+    /// From now on these hooks keep the program from the table's numbers.
     pub fn keep_numbers(&self, numbers: Numbers) {
         self.lock().entries().numbers = Some(numbers);
     }
@@ -302,7 +303,8 @@ impl PeerTable {
         entries.high = entries.high.max(index + 1);
         let numbers = entries.numbers;
         drop(guard);
-        // Not under the lock: what stood there before may be a connection, which gives its peer up.
+        // Not under the lock: the number may have named a connection before, which gives its peer
+        // up.
         if let Some(numbers) = numbers {
             for fd in fresh.into_iter().flatten().filter(|fd| !(numbers.hide)(*fd)) {
                 self.lose(id, fd);
@@ -329,9 +331,9 @@ impl PeerTable {
         used.iter().any(|entry| entry.users > 0 && entry.key == key)
     }
 
-    /// Our user has changed: a process that gave its doorbell and page to the former one gives
-    /// others to this one, and finds nothing in those. So nobody who comes is taken for one that is
-    /// known.
+    /// This process's user has changed: a process that gave its doorbell and page to the former one
+    /// gives others to this one, and finds nothing in those. So no process that comes is taken for
+    /// one that is known.
     pub fn forget_names(&self) {
         if !IS_USED.load(Ordering::Relaxed) {
             return;
@@ -392,7 +394,8 @@ impl PeerTable {
         let _in_use = InUse::begin();
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return false };
-        // What is not ours any more must not get our eight bytes. A vfork child has closed its own numbers, not ours.
+        // A number that is not ours any more must not get our eight bytes. A vfork child has closed
+        // its own numbers, not ours.
         if entry.doorbell.as_ref().is_some_and(|doorbell| !doorbell.is_ours()) {
             if !sdp_sys::pid::may_be_borrowed() {
                 let lost = entry.doorbell.take();
@@ -417,8 +420,8 @@ impl PeerTable {
         matches!(sdp_sys::fd::ring(doorbell), Ok(8) | Err(Errno::EAGAIN))
     }
 
-    /// The number `from` is about to be the program's: what the table has there gets another one above it, or goes. The
-    /// number itself stays open.
+    /// The number `from` is about to be the program's: the table's descriptor there moves to
+    /// another number above it, or is closed. The number itself stays open.
     pub fn move_off(&self, from: i32) {
         let mut guard = self.lock();
         let entries = guard.entries();
@@ -452,7 +455,7 @@ impl PeerTable {
         files.any(|file| file.raw() == fd)
     }
 
-    /// Whether it can be asked what a peer process holds.
+    /// Whether this process can ask which descriptors a peer process holds.
     pub fn can_tell(&self, id: PeerId) -> bool {
         self.lock().entry(id).is_some_and(|entry| entry.files.is_some())
     }
@@ -464,9 +467,10 @@ impl PeerTable {
         files.is_some_and(|files| files.is_ours() && procfs::is_in_our_namespace(files.raw()))
     }
 
-    /// Whether a peer process has not begun to end, by the kernel's word; costs one `fstat` of the directory of its
-    /// descriptors. An exiting process has given up its descriptors before the first of them is closed for good, so
-    /// who has seen the end of its last connection is told the truth. True for one of which nothing can be asked.
+    /// Whether a peer process has not begun to end, by the kernel's word; costs one `fstat` of the
+    /// directory of its descriptors. An exiting process has given up its descriptors before the
+    /// first of them is closed for good, so the answer is right for a caller that has seen the end
+    /// of its last connection. True for a process about which nothing can be asked.
     pub fn lives(&self, id: PeerId) -> bool {
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return false };
@@ -482,8 +486,9 @@ impl PeerTable {
             return false;
         };
         let Some(files) = entry.files.as_ref().map(Hidden::raw) else { return false };
-        // Nothing is written there, so that it need not be known what else it is: the program would have to put a place
-        // of its own at the number behind our back, and in it a link of that name that says what only the kernel says.
+        // Nothing is written there, so that it need not be known what else it is: to deceive this,
+        // the program would have to put a directory of its own at the number unseen, with a link of
+        // that name in it with a content that only the kernel makes.
         fd::is_path(files) && procfs::held_by(files, number) == Ok(Kind::Socket(socket.inode))
     }
 

@@ -2,16 +2,18 @@
 //! next time.
 //!
 //! When a connection ends, both ends may keep its segment mapped instead of giving it back. As soon
-//! as both have said so, it belongs to nobody, and its control page has room for an offer slot: the
-//! end that made the next connection between the two processes writes there what it offers, the end
-//! that accepted it takes the offer, and both have a segment whose pages are there already. No
-//! descriptor travels, nobody waits, and a step that finds nothing makes no system call.
+//! as both have declared that, no connection has it, and its control page has room for an offer
+//! slot: the end that made the next connection between the two processes writes its offer there,
+//! the end that accepted the connection takes the offer, and both have a segment whose pages are
+//! there already. No descriptor travels, no thread waits, and a step that finds nothing makes no
+//! system call.
 //!
-//! It refuses to decide who may be believed: an offer and its answer are hostile words, and the caller proves
-//! them by the kernel ([`crate::identity::examine`], [`crate::peer::PeerTable::holds`]) before it goes on, unless they are of a
-//! process that can read our memory anyway ([`Pool::could_read_us`]). Only processes of the same
-//! user come here ([`crate::rendezvous::PeerInfo::trusted`]). Nobody else may have a segment mapped that comes
-//! back: [`Pool::clear`], before and after a fork, sees to it.
+//! It refuses to decide which process may be believed: an offer and its answer are hostile words,
+//! and the caller proves them by the kernel ([`crate::identity::examine`],
+//! [`crate::peer::PeerTable::holds`]) before it goes on, unless they are of a process that can read
+//! our memory anyway ([`Pool::could_read_us`]). Only processes of the same user come here
+//! ([`crate::rendezvous::PeerInfo::trusted`]). No other process may have a segment mapped that
+//! comes back: [`Pool::clear`], before and after a fork, sees to it.
 //!
 //! ```text
 //! offer slot, from byte 2048 of the control page; life: how many connections had the segment before
@@ -59,9 +61,10 @@ struct Place {
     descriptor: AtomicU32,
     slot: AtomicU32,
     name: [AtomicU32; NAME_WORDS],
-    /// Where who may reads the process's [`Secret`]; 0: nowhere.
+    /// Where a process that is allowed to read our memory reads the process's [`Secret`]; 0:
+    /// nowhere.
     secret_at: AtomicU64,
-    /// What the process has read where the other one said; 0: nothing yet.
+    /// The secret that the process has read at the place that the other one named; 0: nothing yet.
     told: AtomicU64,
 }
 
@@ -76,13 +79,13 @@ const _: () = assert!(OFFER_OFFSET + size_of::<OfferSlot>() <= segment::HEADER_B
 /// A connection's segment that may come back.
 #[derive(Debug, Clone, Copy)]
 pub struct KeptSegment {
-    /// Its first byte; mapped by the caller, who goes on to use it.
+    /// Its first byte; mapped by the caller, which goes on to use it.
     pub base: NonNull<u8>,
     /// Bytes per ring.
     pub ring_bytes: u32,
     /// The peer process; the caller is a user of it.
     pub peer: PeerId,
-    /// Its process id, as the kernel told it.
+    /// Its process id, as the kernel reported it.
     pub pid: i32,
     /// Our side.
     pub side: u8,
@@ -103,12 +106,12 @@ pub struct Offer {
     pub slot: u32,
     /// Where its secret is.
     secret_at: u64,
-    /// What it tells as ours.
+    /// The secret that it claims to be ours.
     told: u64,
-    /// Whether we have told what we read of its.
+    /// Whether this process has answered with the secret that it read from the other one.
     has_told: bool,
     life: u32,
-    /// The segment, and what is known about the peer process.
+    /// The segment, and the peer process.
     pub kept: KeptSegment,
     index: usize,
 }
@@ -120,14 +123,14 @@ impl Offer {
     }
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Debug, Clone, Copy)]
 pub enum Answer {
-    /// Nobody has taken it yet.
+    /// The other end has not taken it yet.
     Waiting,
     /// The other end has taken it, and uses the segment.
     Taken(Offer),
-    /// Nobody will.
+    /// The other end will not take it.
     Lost,
 }
 
@@ -213,7 +216,8 @@ impl Record {
         own.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// The other end has taken our offer, and we do not come: it is told. After the last wipe.
+    /// The other end has taken our offer, and this end does not come: this says so. After the last
+    /// wipe.
     fn disown(&self) {
         // SAFETY: the segment is mapped as long as the record exists, and begins with its header.
         unsafe { segment::disown(self.kept.base, self.end) };
@@ -263,7 +267,7 @@ impl Record {
         true
     }
 
-    /// Empties the control page for the next connection. Nobody uses it.
+    /// Empties the control page for the next connection. No connection uses it.
     fn wipe(&self) {
         for at in (0..OFFER_OFFSET).step_by(8) {
             // SAFETY: within the segment's control page, aligned.
@@ -273,7 +277,8 @@ impl Record {
     }
 }
 
-/// The segment that was used last with the process that the program met where `tuple` is connected to.
+/// The segment that was used last with the process that the program met at the remote address of
+/// `tuple`.
 fn newest_for(records: &Records, tuple: &Tuple) -> Option<usize> {
     let fits = |r: &&Record| r.kept.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
     let newest = records.places().iter().enumerate().filter_map(|(index, record)| {
@@ -299,8 +304,8 @@ pub struct Pool {
     lock: SpinLock,
     /// Records that no connection uses: before anything else is looked at.
     idle: AtomicU32,
-    /// Counts what makes segments useless that were kept before; 0: none ever was. Written under
-    /// the lock.
+    /// Counts the events that make segments useless that were kept before; 0: none ever was.
+    /// Written under the lock.
     generation: AtomicU64,
     records: UnsafeCell<Records>,
     clock: AtomicU32,
@@ -319,8 +324,8 @@ struct Records {
     list: [Option<Record>; POOL_MAX],
     /// Places below this one may have one.
     high: usize,
-    /// What only who can read our memory can tell; drawn when the first segment is kept, or the
-    /// first after a fork.
+    /// A number that only a process that can read our memory can know; drawn when the first segment
+    /// is kept, or the first after a fork.
     secret: Option<Secret>,
 }
 
@@ -340,7 +345,8 @@ impl Records {
         self.places().iter().flatten()
     }
 
-    /// A place for one more, and its number: the first empty one, or what has been idle longest is in it.
+    /// A place for one more, and its number: the first empty one, or that of the record that has
+    /// been idle longest.
     fn vacancy(&mut self) -> Option<(usize, &mut Option<Record>)> {
         let oldest = || {
             let idle = self.places().iter().enumerate().filter_map(|(index, record)| {
@@ -416,10 +422,11 @@ impl Pool {
         })
     }
 
-    /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer are the pool's
-    /// from here on. False: the caller's, who ends them. Always without `keep`, if the pool was cleared since, or if
-    /// the peer process is not there any more: the kernel is asked, unless it has let go of the segment already. Other
-    /// ones that are not: as [`Pool::drop_dead`].
+    /// The connection `owner`, which had the segment, has ended. True: mapping and user of the peer
+    /// are the pool's from here on. False: they are the caller's, which ends them. Always without
+    /// `keep`, if the pool was cleared since, or if the peer process has ended: this asks the
+    /// kernel, unless the peer has released the segment already. Records of other ended processes:
+    /// as [`Pool::drop_dead`].
     #[cold]
     pub fn ended(&self, peers: &PeerTable, lease: u32, owner: u32, keep: bool) -> bool {
         let mut strangers = Strangers::NONE;
@@ -462,7 +469,7 @@ impl Pool {
             }
             let clock = self.clock.fetch_add(1, Ordering::Relaxed);
             *place = Some(Record { state: State::Idle, clock, ..record });
-            // The last touch of what the connection had here.
+            // The connection touches its segment here for the last time.
             record.own().released.store(record.life.wrapping_add(1), Ordering::Release);
             true
         })
@@ -497,7 +504,8 @@ impl Pool {
         })
     }
 
-    /// What [`Pool::offer`] would offer: for [`Pool::tell`], so that the taker may believe already then.
+    /// The offer that [`Pool::offer`] would make: for [`Pool::tell`], so that the taker may believe
+    /// already then.
     #[cold]
     pub fn candidate(&self, tuple: &Tuple) -> Option<Offer> {
         self.with(|records| {
@@ -522,16 +530,17 @@ impl Pool {
         })
     }
 
-    /// Whether the other process has told what only who can read our memory could tell. Nothing can be kept from it, so
-    /// that it gains nothing by a lie. Costs a system call.
+    /// Whether the other process has shown the number that only a process that can read our memory
+    /// could know. Nothing can be kept from it, so that it gains nothing by a lie. Costs a system
+    /// call.
     pub fn could_read_us(&self, offer: &Offer) -> bool {
         let is_ours =
             |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(offer.told));
         self.with(is_ours) && secret::is_dumpable()
     }
 
-    /// Reads the other process's secret and tells it, if it has said where to look, and once for each segment. It may be
-    /// believed from then on. Some system calls, the first time.
+    /// Reads the other process's secret and shows it that, if it has named the place, once for each
+    /// segment. It may be believed from then on. Some system calls, the first time.
     pub fn tell(&self, peers: &PeerTable, offer: &Offer) {
         if offer.has_told || offer.secret_at == 0 {
             return;
@@ -542,7 +551,8 @@ impl Pool {
         } else {
             UNREADABLE
         };
-        // Its id was not another process's by then. (What is there need not be its own any more: hence the mark.)
+        // Its id was not another process's by then. (The memory there need not be its own any more:
+        // hence the mark.)
         if !peers.lives(peer) {
             return;
         }
@@ -644,7 +654,8 @@ impl Pool {
         });
     }
 
-    /// Whether a process that has connected to us before may offer something. What is gone is given up.
+    /// Whether a process that has connected to us before may offer something. Segments that the
+    /// other end has given up are given up here, too.
     #[cold]
     pub fn may_be_offered(&self, peers: &PeerTable) -> bool {
         !self.is_empty()
@@ -655,8 +666,9 @@ impl Pool {
             })
     }
 
-    /// Gives up what waits for another connection with a process that has ended, or that has given it up.
-    /// Free without any; one system call for each process that is waited for, while nobody waits for the pool.
+    /// Gives up segments that wait for another connection with a process that has ended, or that
+    /// has given them up. Costs nothing without any; one system call for each process that is
+    /// waited for, while no thread waits for the pool.
     #[cold]
     pub fn drop_dead(&self, peers: &PeerTable) {
         if self.is_empty() {
@@ -673,8 +685,9 @@ impl Pool {
         }
     }
 
-    /// Gives up all that is not in use, open offers too, and makes what is in use not come back. Before a fork, and
-    /// in the parent after it, since other threads go on meanwhile; and when the process leaves its trust domain.
+    /// Gives up all segments that are not in use, open offers too, and keeps those in use from
+    /// coming back. Before a fork, and in the parent after it, since other threads go on meanwhile;
+    /// and when the process leaves its trust domain.
     #[inline]
     pub fn clear(&self, peers: &PeerTable) {
         // Else nothing was kept before, and the page stays shared with a child.
@@ -694,7 +707,7 @@ impl Pool {
                     used.own().told.store(0, Ordering::Relaxed);
                 }
                 if let Some(old) = place.take_if(|record| record.is_waiting()) {
-                    // Who has taken it just now is alone with it.
+                    // A process that has taken it just now is alone with it.
                     if old.state == State::Offered && !old.take_back() {
                         old.disown();
                     }
@@ -706,7 +719,7 @@ impl Pool {
         drop(old); // unmapped when nobody waits for the lock
     }
 
-    /// The process is about to end: the other ends give up what they share with it.
+    /// The process is about to end: the other ends give up the segments that they share with it.
     #[inline]
     pub fn leave(&self) {
         if self.generation.load(Ordering::Acquire) != 0 {
@@ -719,8 +732,8 @@ impl Pool {
         self.with(|records| records.iter().for_each(Record::say_gone));
     }
 
-    /// In a fork child: nothing of the parent's is used again. What the parent had left idle is unmapped without a
-    /// word to the other end.
+    /// In a fork child: nothing of the parent's is used again. Segments that the parent had left
+    /// idle are unmapped without a word to the other end.
     #[inline]
     pub fn become_child(&self) {
         if self.generation.load(Ordering::Relaxed) != 0 || self.lock.is_taken() {
@@ -743,7 +756,7 @@ impl Pool {
         let is_used = self.lock.is_taken()
             || unsafe { (*self.records.get()).list.iter().any(Option::is_some) };
         if is_used {
-            // SAFETY: the only thread of the child, so nobody else has them; records have no
+            // SAFETY: the only thread of the child, so no other one has them; records have no
             // destructor.
             unsafe { self.records.get().write(Records::EMPTY) };
             self.idle.store(0, Ordering::Relaxed);
@@ -782,7 +795,7 @@ fn still_offered<'a>(
     (record.kept.base == offer.kept.base && descriptor == offer.descriptor).then_some(record)
 }
 
-/// Gives up what the other end has given up.
+/// Gives up segments that the other end has given up.
 #[cold]
 fn drop_gone(records: &mut Records, peers: &PeerTable) {
     for place in records.places_mut() {
@@ -883,7 +896,8 @@ fn discard(peers: &PeerTable, record: &Record) {
 #[cold]
 fn unmap(record: &Record) {
     if let Some(len) = segment::segment_len(record.kept.ring_bytes) {
-        // SAFETY: the pool's own mapping of a segment with rings of that size, which nobody uses.
+        // SAFETY: the pool's own mapping of a segment with rings of that size, which nothing else
+        // uses.
         unsafe { memfd::unmap(record.kept.base, len) };
     }
 }

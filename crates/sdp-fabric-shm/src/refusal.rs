@@ -5,13 +5,13 @@ use sdp_sys::Errno;
 /// A cause; each has one reason word, the one that reports, logs and tools show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The other end's socket is closed, or nobody there takes part.
+    /// The other end's socket is closed, or its process does not take part.
     PeerNotListening,
     /// No socket of this host (or of this network namespace) is the other end.
     RemotePeer,
     /// Our own socket belongs to another user than the one we run as.
     UidDiffers,
-    /// A user id that our user namespace does not map: it could be anybody's.
+    /// A user id that our user namespace does not map: it could be any user's.
     UidUnmapped,
     /// Neither sock_diag nor /proc can be asked.
     NoProc,
@@ -27,7 +27,7 @@ pub enum Refusal {
     PeerRefused,
     /// The other end answered that it has no memory or descriptors for it. May be tried again.
     PeerLacksResources,
-    /// Whoever answered could not prove to be the other end, or broke the protocol.
+    /// The process that answered could not prove to be the other end, or broke the protocol.
     Untrusted,
     /// The other end speaks another version.
     Version,

@@ -19,16 +19,16 @@
 //! handle = the carrier's other end?
 //! ```
 //!
-//! *Uid passes*: SO_PEERCRED names the user who owns the carrier's other end, or root, and that
+//! *Uid passes*: SO_PEERCRED names the user that owns the carrier's other end, or root, and that
 //! user is mapped here. *Handle*: an O_PATH descriptor of the sender's carrier; its inode must be
-//! the one that sock_diag tells for the other end. Who merely takes the name, or holds an old
-//! handle, therefore gets nothing but a delay.
+//! the one that sock_diag shows for the other end. So a process that merely takes the name, or
+//! holds an old handle, gets nothing but a delay.
 //!
-//! *Doorbell and page* belong to a whole process: whoever has them can empty them, and take the
-//! wake-ups of its other connections away, or fill the eventfd, clear its O_NONBLOCK and make a
-//! writer wait for ever. So they are sent only to, and taken only from, our own user. A process of
-//! another user gets a [`Doorbell`] instead, which is that user's alone, and can be rung and
-//! nothing else. Root is another user, too: both ends must come to the same answer, or one waits
+//! *Doorbell and page* belong to a whole process: another process that has them can empty them, and
+//! take the wake-ups of its other connections away, or fill the eventfd, clear its O_NONBLOCK and
+//! make a writer wait for ever. So they are sent only to, and taken only from, our own user. A
+//! process of another user gets a [`Doorbell`] instead, which is that user's alone, and which it
+//! can only signal. Root is another user, too: both ends must come to the same answer, or one waits
 //! for a doorbell that the other does not have.
 //!
 //! Credentials are those of `listen` and `connect`: the sockets here are closed in a fork child and
@@ -64,19 +64,19 @@ const LATE_JOINS: u32 = 3;
 /// Listener's backlog: one is expected, strangers must not fill it at once.
 const BACKLOG: i32 = 8;
 
-/// What a process hands to the processes of one other user instead of its eventfd and doorbell
+/// The descriptors for the processes of one other user, in place of the eventfd and the doorbell
 /// page.
 #[derive(Debug, Clone, Copy)]
 pub struct ForeignDoorbell {
     /// The end that is written to ([`doorbell::create`]).
     pub fd: i32,
-    /// What it names: the number is in the program's reach.
+    /// The file that it names: the number is in the program's reach.
     pub id: Identity,
     /// The file of a doorbell page for this user alone.
     pub page_fd: i32,
 }
 
-/// What the caller knows and the other end is told; the same values at every step.
+/// The caller's values, which the other end gets; the same at every step.
 #[derive(Debug, Clone, Copy)]
 pub struct Local<'a> {
     /// The program's TCP socket.
@@ -93,25 +93,26 @@ pub struct Local<'a> {
     pub slot: u32,
     /// This process's identity: random, new after fork and exec.
     pub nonce: u64,
-    /// Bytes per ring if we make the segment ([`segment::segment_len`] tells which values are possible).
+    /// Bytes per ring if this end makes the segment ([`segment::segment_len`] shows which values
+    /// are possible).
     pub ring_bytes: u32,
     /// Where hidden descriptors start.
     pub hidden_min: i32,
     /// Offers that this process may have open at a time. Each takes a descriptor, for a moment two:
     /// the caller knows how many it can spare. [`MAX_OFFERS`] is the end in any case.
     pub max_offers: u32,
-    /// What we say as joiner.
+    /// This end's message as joiner.
     pub hello: &'a [u8; HELLO_LEN],
-    /// What we say as offerer.
+    /// This end's message as offerer.
     pub hello_ack: &'a [u8; HELLO_ACK_LEN],
 }
 
-/// The other end's process, as far as the kernel vouches for it, and what it sent.
+/// The other end's process, as far as the kernel vouches for it, and its message.
 #[derive(Debug)]
 pub struct PeerInfo {
-    /// Process id as seen from here, told by the kernel; 0 when its pid namespace is hidden.
+    /// Process id as seen from here, reported by the kernel; 0 when its pid namespace is hidden.
     pub pid: i32,
-    /// Effective user at its `listen` or `connect`, told by the kernel.
+    /// Effective user at its `listen` or `connect`, reported by the kernel.
     pub uid: u32,
     /// Whether that is our own effective user: doorbell and doorbell page are those of the whole
     /// process, else a doorbell and its page, both ways.
@@ -125,11 +126,11 @@ pub struct PeerInfo {
     pub doorbell: Option<OwnedFd>,
     /// Its doorbell page, if granted: seals and size verified.
     pub doorbell_page: Option<OwnedFd>,
-    /// A pidfd of the process with that id, if it is trusted and the kernel tells.
+    /// A pidfd of the process with that id, if it is trusted and the kernel gives one.
     pub process: Option<OwnedFd>,
 }
 
-/// What the other end said; hostile bytes.
+/// The other end's message; hostile bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerHello {
     /// We are the offerer; the joiner's Hello.
@@ -149,9 +150,9 @@ pub struct Attachment {
     /// The other end's process.
     pub peer: PeerInfo,
     /// Whether it got this process's doorbell or foreign doorbell, and the page, with this
-    /// connection, by what went out.
+    /// connection, by the packets sent.
     pub gave_doorbell: bool,
-    /// What it said.
+    /// Its message.
     pub hello: PeerHello,
 }
 
@@ -189,15 +190,15 @@ enum State {
     Joining {
         socket: Hidden,
         ends: Ends,
-        /// Who listened.
+        /// The user that listened.
         listener: Credentials,
         segment: Draft,
         gave_doorbell: bool,
     },
 }
 
-/// The connection's two sockets, as the kernel told them when this attempt began. They stay what
-/// they are as long as the connection lives; a proof for a dead one would be worth nothing.
+/// The connection's two sockets, as the kernel reported them when this attempt began. They stay
+/// what they are as long as the connection lives; a proof for a dead one would be worth nothing.
 #[derive(Debug, Clone, Copy)]
 struct Ends {
     own: Identity,
@@ -220,7 +221,8 @@ impl Rendezvous {
         matches!(self.state, State::Offering { .. })
     }
 
-    /// Whether it has told the other end, whose user passed, and waits for the answer.
+    /// Whether it has sent its packet to the other end, whose user passed, and waits for the
+    /// answer.
     pub const fn is_joining(&self) -> bool {
         matches!(self.state, State::Joining { .. })
     }
@@ -263,8 +265,8 @@ impl Rendezvous {
         }
     }
 
-    /// The last step, for a caller that will not wait any longer. What the other end has said by now counts, as in
-    /// [`Rendezvous::step`], and what it says from here on is refused to it: it does not take itself for attached.
+    /// The last step, for a caller that will not wait any longer. Packets of the other end that
+    /// have come by now count, as in
     /// [`Step::Pending`]: nothing came of it; the object is idle.
     pub fn last_step(&mut self, local: &Local<'_>) -> Step {
         if let State::Joining { socket, .. } = &self.state
@@ -277,13 +279,15 @@ impl Rendezvous {
         step
     }
 
-    /// Gives up: closes and unmaps everything. A later step starts from the beginning. Who has attached to a segment of
-    /// ours meanwhile finds that out from the segment ([`MappedSegment::disown`]).
+    /// Gives up: closes and unmaps everything. A later step starts from the beginning. An end that
+    /// has attached to our segment meanwhile finds that out from the segment
+    /// ([`MappedSegment::disown`]).
     #[unsafe(link_section = ".text.hot")]
     pub fn abandon(&mut self) {
         if self.is_idle() {
-            // At the end of each connection that never met. What drops a state lies elsewhere than the section above: a fork
-            // child would meet a fault to find nothing to drop.
+            // At the end of each connection that never met. The code that drops a state lies
+            // elsewhere than the section above: a fork child would take a page fault to find
+            // nothing to drop.
             (self.restarts, self.strangers) = (0, 0);
         } else {
             *self = Self::new();
@@ -505,8 +509,9 @@ impl Rendezvous {
             Body::Reject { .. } => return Err(Refusal::PeerRefused),
             Body::Join { .. } => return Err(Refusal::Untrusted),
         };
-        // The listener's credentials tell who called listen(), perhaps before a fork; this packet's
-        // tell who sent it. (Its user is the *real* one, so it is not compared.)
+        // The listener's credentials show which process called listen(), perhaps before a fork;
+        // this packet's show which process sent it. (Its user is the *real* one, so it is not
+        // compared.)
         let pid = packet.credentials.ok_or(Refusal::Untrusted)?.pid;
         let credentials = Credentials { pid, ..listener };
         let mut peer = check_packet(local, ends, packet, &sender, None, credentials)?;
@@ -531,7 +536,7 @@ const fn of_local_socket(error: Errno) -> Refusal {
     }
 }
 
-/// What came of an accepted connection.
+/// The outcome of an accepted connection.
 #[expect(clippy::large_enum_variant, reason = "lives for one match; there is no allocator")]
 enum Served {
     Attached(Attachment),
@@ -607,8 +612,8 @@ fn take_join(
     Ok(Join { segment, peer, hello })
 }
 
-/// Judges what both packets have in common: truncation, number and kind of descriptors, and the
-/// proof that the sender holds the other end.
+/// Checks the parts that both packets have in common: truncation, number and kind of descriptors,
+/// and the proof that the sender holds the other end.
 fn check_packet(
     local: &Local<'_>,
     ends: Ends,
@@ -673,7 +678,8 @@ fn process(socket: &Hidden, trusted: bool) -> Option<OwnedFd> {
     (trusted && socket.is_ours()).then(|| unix::peer_process(socket.raw()).ok())?
 }
 
-/// Whether a user may have, and give, what belongs to a whole process. Both ends say the same.
+/// Whether a user may have, and give, the descriptors that belong to a whole process. Both ends
+/// come to the same answer.
 fn is_trusted(uid: u32) -> bool {
     uid == identity::effective_uid()
 }
@@ -755,7 +761,7 @@ fn send(
     }
 }
 
-/// Tells a joiner whose user passed that nothing comes of it. Best effort.
+/// Tells a joiner whose user passed that this end refuses. Best effort.
 fn reject(local: &Local<'_>, socket: &Hidden, refusal: Refusal) {
     if socket.is_ours() {
         let sender =
@@ -790,7 +796,8 @@ fn hide(local: &Local<'_>, fd: OwnedFd) -> Result<Hidden, Refusal> {
 #[derive(Debug)]
 struct Draft {
     segment: Option<MappedSegment>,
-    /// Our side, once the other end has been told: it may be attached, and alone if nothing comes of this.
+    /// This end, once the other one has its packet: that one may be attached, and alone if this
+    /// meeting fails.
     told: Option<u8>,
 }
 

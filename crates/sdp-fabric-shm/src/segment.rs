@@ -47,7 +47,7 @@ pub struct Mapped {
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; access to its bytes is the users'
-// business, who reach them through atomics.
+// business, which reach them through atomics.
 unsafe impl Send for Mapped {}
 
 impl Mapped {

@@ -1,8 +1,9 @@
 //! The word by which threads of one process take turns at a table.
 //!
-//! Used by what the process has once: its peers, the pool of segments, the open sock_diag socket. Holders run
-//! with signals deferred and make a few system calls at most, so a wait is short. It refuses to be shared between
-//! processes: whoever dies with it leaves it locked, and a fork child puts its own copy right.
+//! Used by the single objects of a process: its peers, the pool of segments, the open sock_diag
+//! socket. Holders run with signals deferred and make a few system calls at most, so a wait is
+//! short. It refuses to be shared between processes: a process that dies with it leaves it locked,
+//! and a fork child puts its own copy right.
 
 use core::{
     hint,
@@ -12,7 +13,7 @@ use core::{
 /// Looks at the word before the processor is given away.
 const SPINS: u32 = 64;
 
-/// The word. It protects nothing by itself: its owner does, who gives it back.
+/// The word. It protects nothing by itself: its owner does, which gives it back.
 pub(crate) struct SpinLock(AtomicU32);
 
 impl SpinLock {
@@ -40,12 +41,12 @@ impl SpinLock {
         }
     }
 
-    /// Gives it back. For who has it, or in a fork child whose parent's thread had it.
+    /// Gives it back. For the thread that has it, or in a fork child whose parent's thread had it.
     pub(crate) fn release(&self) {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Whether somebody has it, at this moment.
+    /// Whether a thread has it, at this moment.
     pub(crate) fn is_taken(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }

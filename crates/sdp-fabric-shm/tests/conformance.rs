@@ -1,8 +1,8 @@
 //! The conformance suite on queue pair halves over a shared segment.
 //!
 //! Each side has a mapping of its own, at its own address, as two processes have. The halves alone
-//! know neither set-up (rendezvous is made by other means) nor the peer's end (the carrier tells), so
-//! those parts of the suite are skipped.
+//! have neither set-up (the rendezvous is made by other means) nor the peer's end (the carrier
+//! shows it), so those parts of the suite are skipped.
 
 use std::marker::PhantomData;
 
@@ -72,7 +72,7 @@ fn segments(ring_bytes: u32) -> [Segment; 2] {
     segments
 }
 
-/// What the socket layer does around each call: publish what was posted, look at the consumer's
+/// The socket layer's steps around each call: publish the posted messages, look at the consumer's
 /// cursor before believing that there is no room.
 #[derive(Debug)]
 struct Publishing(ShmTx);

@@ -108,7 +108,8 @@ fn who_gives_up_takes_what_is_there() {
         let Step::Attached(second) = two.last_step() else { panic!("the answer is there") };
         assert!(share_memory(&first, &second));
         [first, second].into_iter().for_each(discard);
-        // The joiner, which came after the offerer's last look, and finds the answer although nobody is there any more.
+        // The joiner, which came after the offerer's last look, and finds the answer although the
+        // other end has gone.
         one.pending(1);
         two.pending(1);
         let Step::Attached(first) = one.last_step() else { panic!("the joiner's packet is there") };
@@ -126,7 +127,7 @@ fn who_gives_up_leaves_nobody_attached() {
         let (client, server) = loopback();
         let before = footprint();
         let (mut one, mut two) = (End::new(&client), End::new(&server));
-        // Nobody has come to the offer: who comes now finds none, and makes one.
+        // No end has taken the offer: an end that comes now finds none, and makes one.
         one.pending(1);
         assert!(matches!(one.last_step(), Step::Pending) && one.rendezvous.is_idle());
         assert_eq!(footprint(), before);
@@ -157,7 +158,8 @@ fn who_is_alone_with_a_segment_is_told() {
         let (client, server) = loopback();
         let before = footprint();
         let (mut one, mut two) = (End::new(&client), End::new(&server));
-        // The joiner gives up for another reason (a fork, another program) when it has been told yes.
+        // The joiner gives up for another reason (a fork, another program) when it has the other
+        // end's consent.
         one.pending(1);
         two.pending(1);
         let Step::Attached(first) = one.step() else { panic!("the joiner's packet is there") };
@@ -370,7 +372,7 @@ fn between(client_uid: u32, server_uid: u32) -> [i32; 2] {
                 assert_ne!(peer.pid as u32, std::process::id());
                 assert_eq!(u64::from(peer.pid as u32), peer.nonce, "the kernel's pid");
                 assert_eq!(peer.uid, other);
-                // Each end knows whether the other has its doorbell, without being told.
+                // Each end knows whether the other has its doorbell, without a message about it.
                 assert_eq!(peer.trusted, uid == other);
                 assert_eq!(peer.doorbell.is_some(), uid == other);
                 assert_eq!(peer.doorbell_page.is_some(), uid == other);
@@ -397,7 +399,7 @@ fn between(client_uid: u32, server_uid: u32) -> [i32; 2] {
     };
     let client = spawn(move || {
         let as_user = |uid| {
-            // SAFETY: no pointers. The owner of a socket is the effective user who made it.
+            // SAFETY: no pointers. The owner of a socket is the effective user that made it.
             is_root().then(|| unsafe { assert_eq!(libc::seteuid(uid), 0) })
         };
         as_user(client_uid);

@@ -1,4 +1,5 @@
-//! Ends that lie, break off or are not who they seem: nothing is mapped, granted or left open.
+//! Ends that lie, break off or are not the ones that they seem: nothing is mapped, granted or left
+//! open.
 
 mod common;
 
@@ -69,8 +70,8 @@ fn regular(path: &str) -> OwnedFd {
     OwnedFd::new(std::fs::File::open(path).unwrap().into_raw_fd())
 }
 
-/// The packets that no honest end sends, with what the receiver must answer. `mine` is the other
-/// end of the victim's connection, so that only one thing is wrong with each.
+/// The packets that no honest end sends, with the answer that the receiver must give. `mine` is the
+/// other end of the victim's connection, so that only one thing is wrong with each.
 fn forgeries(
     mine: &TcpStream,
     stranger: &TcpStream,
@@ -396,7 +397,7 @@ fn a_handle_is_worth_nothing_in_other_hands() {
         let name = Name::new(&end.tuple);
         let (mut knocked, mut say_knocked) = std::io::pipe().unwrap();
         let (mut go, mut say_go) = std::io::pipe().unwrap();
-        // All that an honest joiner sends, by a user who obtained the proof earlier.
+        // The packets of an honest joiner, by a user that obtained the proof earlier.
         let (proof, segment) = (handle(&mine), good_file());
         let child = as_stranger(move || {
             let socket = unix::socket().unwrap();
@@ -422,7 +423,8 @@ fn a_handle_is_worth_nothing_in_other_hands() {
     });
 }
 
-/// Kind of a descriptor that somebody got: the path of its file, and whether it is an O_PATH handle.
+/// Kind of a descriptor that a process got: the path of its file, and whether it is an O_PATH
+/// handle.
 fn kind_of(fd: i32) -> (String, bool) {
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
     // SAFETY: no pointers.
@@ -575,8 +577,8 @@ fn the_other_process_dies() {
         });
         assert_eq!(wait(child), 1000 + libc::SIGKILL);
         drop(mine);
-        // Its proper packet is there, but nobody to be attached to. (That the connection is over,
-        // the carrier tells the caller.)
+        // Its proper packet is there, but no end to be attached to. (The carrier shows the caller
+        // that the connection is over.)
         end.pending(2);
         assert!(end.rendezvous.is_offering());
         assert_eq!(mappings("sdp-conn"), 0);

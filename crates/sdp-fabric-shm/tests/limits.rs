@@ -44,7 +44,7 @@ fn attempt(one: &mut End, two: &mut End) -> [Option<Result<(), Refusal>>; 2] {
     }
     one.rendezvous.abandon();
     two.rendezvous.abandon();
-    // Nobody is left alone with a segment without being told.
+    // No end is left alone with a segment without learning of it.
     let is_alone = attached.len() == 1;
     attached.iter().for_each(|attachment| assert_eq!(is_disowned(attachment), is_alone));
     attached.into_iter().for_each(discard);
@@ -289,7 +289,7 @@ fn users_that_are_not_mapped() {
     isolated(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // Uid 1001 holds the server's end; from the namespace below it looks like anybody.
+        // Uid 1001 holds the server's end; from the namespace below it could be any user.
         let (mut offered, mut say_offered) = std::io::pipe().unwrap();
         let (mut done, mut say_done) = std::io::pipe().unwrap();
         let server = spawn(|| {

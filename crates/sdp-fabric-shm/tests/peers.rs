@@ -18,7 +18,7 @@ fn duplicate(of: &OwnedFd) -> OwnedFd {
     OwnedFd::new(unsafe { libc::fcntl(of.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) })
 }
 
-/// What a rendezvous with process `pid` brings.
+/// The information that a rendezvous with process `pid` brings.
 fn info(pid: i32, nonce: u64, doorbells: Option<&Doorbells>) -> PeerInfo {
     PeerInfo {
         process: None,
@@ -32,7 +32,7 @@ fn info(pid: i32, nonce: u64, doorbells: Option<&Doorbells>) -> PeerInfo {
     }
 }
 
-/// What has been rung, and is reset by asking.
+/// The value of the eventfd, which is reset by the read.
 fn rung(doorbells: &Doorbells) -> u64 {
     let mut count = 0u64;
     // SAFETY: count is valid for writing eight bytes.
@@ -87,7 +87,7 @@ fn after_a_change_of_user_nobody_is_known() {
         assert!(TABLE.ring(after));
         assert_eq!((rung(&one), rung(&two)), (0, 1));
         assert_eq!(TABLE.attach(info(7, 1, Some(&two))).unwrap(), after);
-        // Who has it still has it.
+        // The process that has it still has it.
         assert!(TABLE.ring(before));
         assert_eq!((rung(&one), rung(&two)), (1, 0));
     });

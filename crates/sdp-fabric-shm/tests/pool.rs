@@ -1,7 +1,7 @@
 //! Segments that two processes use again, and the offer slot on which they meet.
 //!
-//! Both ends are pools of one process here, with a mapping each of the same file; only what asks the kernel about
-//! another process has one.
+//! Both ends are pools of one process here, with a mapping each of the same file; only tests that
+//! ask the kernel about another process have one.
 
 mod common;
 
@@ -51,9 +51,9 @@ impl Side {
         self.peers.attach(info).unwrap()
     }
 
-    /// What the end of a connection does with a segment that is not kept.
+    /// A connection's end with a segment that is not kept does this.
     fn throw(&self, kept: KeptSegment) {
-        // SAFETY: nobody uses mapping or page.
+        // SAFETY: nothing uses mapping or page.
         unsafe {
             libc::munmap(kept.base.as_ptr().cast(), HEADER_BYTES + 2 * kept.ring_bytes as usize);
             self.peers.release(kept.peer);
@@ -364,8 +364,8 @@ fn garbage_in_the_claim_ends_an_offer() {
     });
 }
 
-/// An offer slot on which somebody writes who should not, seen through a mapping of its own: the
-/// pools give theirs up when they are told so.
+/// An offer slot on which a thread writes that should not, seen through a mapping of its own: the
+/// pools unmap theirs when the words say so.
 struct Scribbled {
     /// Client's and server's mappings; our own.
     bases: [NonNull<u8>; 2],
@@ -429,7 +429,7 @@ impl Scribbled {
         (self.random >> 32) as u32 % bound
     }
 
-    /// One word, or one name: often what might be true.
+    /// One word, or one name: often one that might be true.
     fn scribble(&mut self) {
         let (place, near) = (Self::PLACES[self.below(2) as usize], self.life + self.below(3));
         let (at, what) = match self.below(16) {
@@ -452,7 +452,7 @@ impl Scribbled {
 
 impl Drop for Scribbled {
     fn drop(&mut self) {
-        // What scribbles made of it is nobody's any more.
+        // The state that scribbles made of it belongs to no connection any more.
         for side in [&CLIENT, &SERVER] {
             side.pool.clear(&side.peers);
         }
@@ -480,7 +480,7 @@ fn scribbles_on_a_board_bring_no_connection() {
         let mut saw = |what| seen[OUTCOMES.iter().position(|o| *o == what).unwrap()] += 1;
         let mut slots = Scribbled::new(&doorbells, 88172645463325252);
         for turn in 0..20_000 {
-            // Now and then even so: what scribbles made useless may lie there for ever.
+            // Now and then even so: records that scribbles made useless may lie there for ever.
             if CLIENT.pool.is_empty() || SERVER.pool.is_empty() || slots.below(8) == 0 {
                 let random = slots.random;
                 drop(slots);
@@ -533,7 +533,7 @@ fn scribbles_on_a_board_bring_no_connection() {
                     assert!(!CLIENT.pool.withdraw(&CLIENT.peers, lease, OWNERS.0, false));
                     assert!(CLIENT.pool.confirm(lease, OWNERS.0));
                     slots.life += 1;
-                    // Whose other end is said to have gone is not kept.
+                    // A segment is not kept when its record says that the other end has gone.
                     if !end(&CLIENT, lease, OWNERS.0) {
                         CLIENT.throw(offer.kept);
                     }
@@ -557,7 +557,7 @@ fn scribbles_on_a_board_bring_no_connection() {
         }
         drop(slots);
         assert_eq!(footprint(), before, "nothing is left");
-        // Hundreds of each: a turn is not over with its first step.
+        // Hundreds of each: a round is not over with its first step.
         assert!(seen.iter().all(|count| *count > 100), "{OUTCOMES:?}: {seen:?}");
     });
 }
@@ -591,7 +591,7 @@ fn the_socket_that_stays_open_answers_as_a_fresh_one_does() {
         let waiting = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(ask(1, &waiting), None);
         drop((listener, waiting));
-        // One at a time, out of the way; the program may take its number, and keeps what it puts there.
+        // One at a time, out of the way; the program may take its number, and keeps its file there.
         let (client, _server) = loopback();
         assert!(ask(1, &client).is_some() && ask(2, &client).is_some());
         let hidden: Vec<_> = descriptors().into_iter().filter(|fd| *fd >= HIDDEN_MIN).collect();
@@ -625,7 +625,7 @@ fn pair_at(ports: [u16; 2]) -> [OwnedFd; 2] {
         sin_zero: [0; 8],
     };
     let (at, len) = (ports.map(address), size_of::<libc::sockaddr_in>() as u32);
-    // SAFETY: the addresses outlive the calls and have the length told.
+    // SAFETY: the addresses outlive the calls and have the length given.
     unsafe {
         let ends =
             [(); 2].map(|()| OwnedFd::new(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)));
@@ -681,7 +681,7 @@ fn a_connection_of_the_same_name_elsewhere_is_none_of_ours() {
     });
 }
 
-/// A process that does nothing until it is killed, and what CLIENT knows of it as a peer.
+/// A process that does nothing until it is killed, and CLIENT's record of it as a peer.
 fn other_process(doorbells: &Doorbells, nonce: u64) -> (Child, PeerId) {
     // SAFETY: no arguments.
     let child = spawn(|| while unsafe { libc::pause() } != 0 {});
@@ -765,7 +765,7 @@ fn what_is_shared_with_the_dead_is_given_up() {
         assert_eq!(mappings("sdp-conn"), 1);
         pool.drop_dead(peers);
         assert_eq!(mappings("sdp-conn"), 0);
-        // SAFETY: nobody uses their pages.
+        // SAFETY: nothing uses their pages.
         unsafe {
             peers.release(first);
             peers.release(second);

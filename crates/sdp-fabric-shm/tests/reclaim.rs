@@ -150,19 +150,19 @@ fn what_was_touched_goes_but_the_first_page_and_live_bytes() {
     tx.reclaim(0).unwrap();
     // The control page and the ring's first.
     assert_eq!(held(&fd), 2 * PAGE);
-    // Beyond what is looked at in one go: nothing.
+    // Beyond the part that one call looks at: nothing.
     assert_eq!(tx.reclaim(u64::from(RING)), Ok(Reclaimed::Bytes(0)));
 }
 
 #[test]
 fn a_locked_mapping_refuses() {
     let (_fd, [ours, _]) = segments(RING);
-    // SAFETY: the mapping exists; locking a page of it disturbs nobody.
+    // SAFETY: the mapping exists; locking a page of it changes nothing else.
     let locked = unsafe { libc::mlock(ours.ring(0).as_ptr().cast(), 64) };
     if locked != 0 {
         return; // no right to lock memory here: nothing to see
     }
-    // SAFETY: the pages that follow are of the same mapping, which nobody else writes.
+    // SAFETY: the pages that follow are of the same mapping, which nothing else writes.
     unsafe { libc::mlock(ours.ring(0).as_ptr().byte_add(4096).cast(), 4096) };
     assert_eq!(ShmTx::new(ours, 0, 0, 0).reclaim(0), Ok(Reclaimed::Refused));
 }
@@ -173,7 +173,7 @@ fn a_forged_cursor_gives_nothing_back() {
     let mut tx = ShmTx::new(ours, 0, 0, 0);
     post(&mut tx, message(0, 16_000)).unwrap();
     let before = held(&fd);
-    // The peer claims to have read what was never sent.
+    // The peer claims to have read bytes that were never sent.
     theirs.half(0).consumer.head.store(1 << 40, std::sync::atomic::Ordering::Release);
     assert_eq!(tx.reclaim(0), Err(QpError::Framing));
     assert_eq!(held(&fd), before);

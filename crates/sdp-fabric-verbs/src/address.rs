@@ -33,8 +33,8 @@ impl Address {
         Self { storage: Storage(bytes), len: 28 }
     }
 
-    /// What `getsockname` or `getpeername` wrote, if it is one of the two families. An IPv6 address that stands
-    /// for an IPv4 one becomes the latter: devices know it by that.
+    /// The address that `getsockname` or `getpeername` wrote, if it is one of the two families. An
+    /// IPv6 address that stands for an IPv4 one becomes the latter: devices know it by that.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
         let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);

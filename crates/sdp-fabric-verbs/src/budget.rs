@@ -1,4 +1,4 @@
-//! How much memory may be pinned, and what that is enough for.
+//! How much memory may be pinned, and the pools that fit into it.
 
 use sdp_sys::{Errno, sys};
 
@@ -36,7 +36,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What three quarters of `limit` bytes are enough for, at most `connections`.
+    /// The pools that fit into three quarters of `limit` bytes, for at most `connections`.
     ///
     /// # Errors
     /// [`Error::MemLock`]: not even for one connection.

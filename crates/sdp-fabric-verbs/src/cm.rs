@@ -32,23 +32,23 @@ pub struct Manager {
 /// An open connection manager, shared by its ids.
 pub type CmChannel = Shared<Manager>;
 
-/// What a queue pair and its connection are set to.
+/// The parameters of a queue pair and its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
     /// Acknowledgement time-out: 4.096 µs times two to this power.
     pub ack_timeout: u8,
     /// Tries without an answer; 7 is for ever on some devices.
     pub retries: u8,
-    /// Code of what a sender waits that met no receive buffer; 12 is 0.64 ms.
+    /// Code of the time that a sender waits whose message found no receive buffer; 12 is 0.64 ms.
     pub min_rnr_timer: u8,
     /// Tries without a receive buffer; 7 is for ever.
     pub rnr_retries: u8,
-    /// READs under way, each way.
+    /// READs in flight, each way.
     pub reads: u8,
 }
 
 impl Times {
-    /// A dead path is told after about 140 ms; a missing receive buffer costs 0.64 ms.
+    /// A dead path is reported after about 140 ms; a missing receive buffer costs 0.64 ms.
     pub const USUAL: Self =
         Self { ack_timeout: 12, retries: 6, min_rnr_timer: 12, rnr_retries: 7, reads: 4 };
 }
@@ -151,7 +151,7 @@ impl Drop for Manager {
     }
 }
 
-/// What happened to an id.
+/// An event of an id.
 #[derive(Debug, Clone, Copy)]
 pub struct Event(abi::EventResp);
 
@@ -161,7 +161,7 @@ impl Event {
         self.0.event
     }
 
-    /// Who made the id that this is about (a request: the listener).
+    /// The owner of the id that the event concerns (for a request: that of the listener).
     pub const fn uid(&self) -> u64 {
         self.0.uid
     }
@@ -189,7 +189,7 @@ impl Event {
     }
 }
 
-/// An id: a listener, an attempt, a connection. Dropped, it is ended, and what it was is told to the peer.
+/// An id: a listener, an attempt, a connection. Dropping it ends it, and tells the peer so.
 #[derive(Debug)]
 pub struct CmId {
     manager: CmChannel,
@@ -235,7 +235,7 @@ impl CmId {
         self.manager.command("BIND", abi::CMD_BIND, &body, 0)
     }
 
-    /// The device that has the address: its node GUID, as libibverbs tells it.
+    /// The device that has the address: its node GUID, as libibverbs reports it.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: none has it.
@@ -266,7 +266,7 @@ impl CmId {
         self.manager.command("LISTEN", abi::CMD_LISTEN, &body, 0)
     }
 
-    /// Looks for the peer's address; an event tells.
+    /// Looks for the peer's address; an event reports the result.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: no device leads there.
@@ -288,7 +288,7 @@ impl CmId {
         self.manager.command("RESOLVE_ADDR", abi::CMD_RESOLVE_ADDR, &body, 0)
     }
 
-    /// Looks for the road; an event tells.
+    /// Looks for the road; an event reports the result.
     ///
     /// # Errors
     /// The kernel's.
@@ -389,7 +389,7 @@ impl CmId {
         self.manager.command("DISCONNECT", abi::CMD_DISCONNECT, &body, 0)
     }
 
-    /// What the queue pair's next state needs, with our own times in it, and the mask.
+    /// The attributes for the queue pair's next state, with our own times in them, and the mask.
     ///
     /// # Errors
     /// EINVAL: not the time for it.

@@ -1,4 +1,4 @@
-//! Owned verbs objects, each of which keeps alive what it depends on.
+//! Owned verbs objects, each of which keeps alive the objects that it depends on.
 //!
 //! Making and ending them is slow (see the head of the crate). Their descriptors are moved high, out of
 //! the program's sight, as soon as they are there.
@@ -14,7 +14,7 @@ use crate::{
     pool::Shared,
 };
 
-/// What the C library says about the call that failed just now.
+/// The C library's error number for the call that failed just now.
 fn errno() -> Errno {
     // SAFETY: the address of this thread's errno.
     Errno(unsafe { *libc::__errno_location() })
@@ -46,18 +46,18 @@ pub struct Opened {
     at: NonNull<abi::Context>,
 }
 
-/// What an asynchronous event means.
+/// The meaning of an asynchronous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     /// Nothing to do: a port that went may come back.
     None,
     /// This queue pair has failed.
     QueuePair(u32),
-    /// The device goes, or what all connections share has failed.
+    /// The device goes, or an object that all connections share has failed.
     Device,
 }
 
-/// An open device, shared by what depends on it.
+/// An open device, shared by the objects that depend on it.
 pub type Context = Shared<Opened>;
 
 // SAFETY: libibverbs' objects may be used from any thread.
@@ -82,7 +82,7 @@ pub fn open(node_guid: u64, floor: i32) -> Result<Context, Error> {
     // SAFETY: a list of the library's; open devices do not need it.
     unsafe { (library.ibv_free_device_list)(list.as_ptr()) };
     let opened = opened?;
-    // SAFETY: an open device's structure, used by nobody else yet. The library uses these fields.
+    // SAFETY: an open device's structure, not used elsewhere yet. The library uses these fields.
     unsafe {
         let context = opened.at.as_ptr();
         (*context).cmd_fd = fd::move_up((*context).cmd_fd, floor);
@@ -177,14 +177,16 @@ macro_rules! object {
             $(#[allow(dead_code)] $field: $kind,)*
         }
 
-        // SAFETY: libibverbs' objects may be used from any thread; what may not at once is said.
+        // SAFETY: libibverbs' objects may be used from any thread; the exceptions are documented.
         unsafe impl Send for $name {}
-        // SAFETY: a shared reference only lets call libibverbs, which locks what threads share.
+        // SAFETY: a shared reference only lets call libibverbs, which locks objects that threads
+        // share.
         unsafe impl Sync for $name {}
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: what depends on it held it and is gone; the fields, which it depends on, go afterwards.
+                // SAFETY: the objects that depend on it held it and are gone; the fields, which it
+                // depends on, go afterwards.
                 unsafe { (self.context().library.$end)(self.at.as_ptr()) };
             }
         }
@@ -216,7 +218,7 @@ object! {
     Qp, abi::Qp, Qp, ibv_destroy_qp, { domain: Pd, queue: Cq, receives: Srq }
 }
 
-/// A protection domain, shared by what depends on it.
+/// A protection domain, shared by the objects that depend on it.
 pub type Pd = Shared<Domain>;
 /// A completion channel, shared.
 pub type CompChannel = Shared<Channel>;
@@ -274,7 +276,7 @@ impl Channel {
 }
 
 impl Queue {
-    /// Makes one of `entries`, which tells `channel`.
+    /// Makes one of `entries`, which signals to `channel`.
     ///
     /// # Errors
     /// The library's; [`Error::MemLock`] where it is pinned.
@@ -315,7 +317,7 @@ impl Queue {
         done(unsafe { notify(self.at.as_ptr(), c_int::from(solicited_only)) }, "req_notify_cq")
     }
 
-    /// Takes what the channel has; whether there was something.
+    /// Takes the channel's events; whether there were any.
     pub fn take_wakeups(&self) -> bool {
         let library = self.context().library;
         let (mut cq, mut cookie) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -328,7 +330,7 @@ impl Queue {
             count += 1;
         }
         if count > 0 {
-            // SAFETY: the channel tells of this queue alone, and so many times.
+            // SAFETY: the channel reports this queue alone, and so many times.
             unsafe { (library.ibv_ack_cq_events)(self.at.as_ptr(), count) };
         }
         count > 0
@@ -361,7 +363,8 @@ impl Receives {
     /// Posts a buffer. Fast, from any thread.
     ///
     /// # Safety
-    /// The piece stays valid, and nobody else touches it, until its completion was taken or the queue is gone.
+    /// The piece stays valid, and nothing else touches it, until its completion was taken or the
+    /// queue is gone.
     pub unsafe fn post(&self, wr_id: u64, mut piece: abi::Sge) -> Result<(), Error> {
         let Some(post) = self.context().ops().post_srq_recv else { return Err(Error::NoDevice) };
         let mut request =
@@ -376,7 +379,8 @@ impl Mr {
     /// Registers memory.
     ///
     /// # Safety
-    /// The range stays mapped until this is dropped, and nobody else relies on it unless `access` lets nobody in.
+    /// The range stays mapped until this is dropped, and nothing else relies on its content unless
+    /// `access` forbids the peer's.
     pub unsafe fn new(domain: &Pd, addr: u64, len: usize, access: c_int) -> Result<Self, Error> {
         let library = domain.context().library;
         // SAFETY: a live domain; the kernel checks the range.
@@ -401,7 +405,8 @@ impl Mr {
     }
 }
 
-/// A queue pair's name for the data path: valid as long as its [`Qp`], which whoever uses it holds in some way.
+/// A queue pair's name for the data path: valid as long as its [`Qp`], which its user holds in some
+/// way.
 #[derive(Debug, Clone, Copy)]
 pub struct RawQp(NonNull<abi::Qp>);
 
@@ -476,7 +481,7 @@ impl Qp {
         done(answer, "ibv_modify_qp")
     }
 
-    /// To the error state: what is under way is flushed.
+    /// To the error state: work in flight is flushed.
     ///
     /// # Errors
     /// The library's.

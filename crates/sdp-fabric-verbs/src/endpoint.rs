@@ -1,8 +1,9 @@
 //! The data path: queue pairs' halves, and one drain for all of them.
 //!
-//! One completion queue serves all connections. Whoever polls anything drains it, if nobody else does at that
-//! moment, and puts what it finds where its owner looks: messages into the connection's inbox, ends of sends
-//! into its ring of requests. A half is driven by one thread at a time; both halves at once.
+//! One completion queue serves all connections. A thread that polls anything drains it, if no other
+//! thread does at that moment, and puts completions where their owners look: messages into the
+//! connection's inbox, ends of sends into its ring of requests. A half is driven by one thread at a
+//! time; both halves at once.
 
 use core::{
     cell::Cell,
@@ -36,7 +37,7 @@ const SIGNAL_EVERY: u32 = 8;
 /// Nothing wrong.
 const ALIVE: u8 = 0;
 
-/// What both halves, the drain and the slow steps know of a connection.
+/// The fields of a connection that both halves, the drain and the slow steps use.
 #[derive(Debug)]
 pub struct Conn {
     /// The queue pair while halves may post; null before and after.
@@ -45,7 +46,7 @@ pub struct Conn {
     pub(crate) number: AtomicU32,
     /// The peer's.
     pub(crate) peer_number: AtomicU32,
-    /// Tells apart the connections that had the place.
+    /// Distinguishes the connections that had the place.
     generation: AtomicU32,
     /// [`ALIVE`], or why not ([`error_code`]).
     error: AtomicU8,
@@ -63,7 +64,8 @@ pub struct Conn {
     /// Behind the last request that completes by itself.
     signalled: AtomicU32,
     entries: [Entry; DEPTH as usize],
-    /// Messages that may be posted in all; wraps. Held by whoever knows the peer's credits.
+    /// Messages that may be posted in all; wraps. Stored by the caller, which knows the peer's
+    /// credits.
     allowed: AtomicU32,
     /// SENDs posted in all; wraps.
     sent: AtomicU32,
@@ -103,7 +105,7 @@ impl Conn {
         }
     }
 
-    /// For a new connection in this place, before anybody else can see it.
+    /// For a new connection in this place, before any other thread can see it.
     pub(crate) fn begin(&self, promised: u32) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.error.store(ALIVE, Ordering::Relaxed);
@@ -176,7 +178,7 @@ pub struct Counts {
     pub arrived: u32,
     /// Messages released to the peer; wraps.
     pub released: u32,
-    /// Requests that will tell of their ends and have not yet.
+    /// Requests that will report their ends and have not yet.
     pub is_waiting: bool,
     /// The connection has failed, or an end has said goodbye.
     pub has_failed: bool,
@@ -184,12 +186,12 @@ pub struct Counts {
     pub has_ended: bool,
 }
 
-/// What all connections of a fabric share.
+/// The objects that all connections of a fabric share.
 pub struct Core {
-    /// Fields end in this order: connections before what they depend on.
+    /// Fields end in this order: connections before the objects that they depend on.
     pub(crate) slow: UnsafeCell<Slow>,
     pub(crate) conns: Region<Conn>,
-    /// Stands for places that do not exist: nobody asks for one.
+    /// Stands for places that do not exist: it is never looked up.
     spare: Conn,
     pub(crate) cq: Cq,
     pub(crate) srq: Srq,
@@ -199,13 +201,13 @@ pub struct Core {
     pub(crate) memory: Region<[u8; BUFFER]>,
     pub(crate) receives: usize,
     pub(crate) places: Places,
-    /// Whose message a receive buffer holds: connection + 1; 0: nobody's.
+    /// The connection whose message a receive buffer holds, + 1; 0: none.
     pub(crate) owners: Region<AtomicU16>,
     draining: AtomicBool,
-    /// Somebody wants a look after this one.
+    /// Another thread wants a look after this one.
     again: AtomicBool,
-    /// A queue that all share has failed: there are fewer receive buffers than were promised, or completions that nobody
-    /// will hear of.
+    /// A queue that all share has failed: there are fewer receive buffers than were promised, or
+    /// completions that are never reported.
     pub(crate) is_broken: AtomicBool,
     /// Something for a slow step to do.
     pub(crate) is_due: AtomicBool,
@@ -260,7 +262,7 @@ impl Core {
         abi::Sge { addr: at as u64, length: len as u32, lkey: self.mr.lkey() }
     }
 
-    /// Bytes of a buffer whose user the caller is.
+    /// Bytes of a buffer that the caller uses.
     fn cells(&self, buffer: usize, from: usize, len: usize) -> &[Cell<u8>] {
         if buffer >= self.memory.len() || from > BUFFER || len > BUFFER - from {
             return &[];
@@ -275,8 +277,8 @@ impl Core {
 
     /// Posts a receive buffer (again).
     pub(crate) fn post_receive(&self, buffer: usize) {
-        // SAFETY: a buffer of the region, which outlives the queue's use of it (its registration goes before it, and the
-        // queue before that); nobody else uses it: it is free.
+        // SAFETY: a buffer of the region, which outlives the queue's use of it (its registration
+        // goes before it, and the queue before that); nothing else uses it: it is free.
         let posted = unsafe { self.srq.post(work_id::receive(buffer), self.piece(buffer, BUFFER)) };
         if posted.is_err() {
             self.break_down(); // somebody was promised it
@@ -304,7 +306,7 @@ impl Core {
         }
     }
 
-    /// What all connections share has failed: the device is as good as lost.
+    /// An object that all connections share has failed: the device is as good as lost.
     fn break_down(&self) {
         if !self.is_broken.swap(true, Ordering::AcqRel) {
             for conn in self.conns.iter() {
@@ -325,11 +327,11 @@ impl Core {
     /// # Errors
     /// The provider's.
     pub fn arm(&self, solicited_only: bool) -> Result<(), crate::Error> {
-        // Who sleeps all the same would not be woken.
+        // A thread that slept all the same would not be woken.
         self.cq.arm(solicited_only).inspect_err(|_| self.break_down())
     }
 
-    /// Takes what the channel has; whether there was something. Fast.
+    /// Takes the channel's events; whether there were any. Fast.
     pub fn take_wakeups(&self) -> bool {
         self.cq.take_wakeups()
     }
@@ -339,9 +341,10 @@ impl Core {
         self.is_due.load(Ordering::Acquire)
     }
 
-    /// Takes what has completed, unless somebody else does; whether there was something. Fast.
+    /// Takes the completions, unless another thread does; whether there were any. Fast.
     pub fn drain(&self) -> bool {
-        // Who finds another at it leaves word: what came meanwhile is taken by that one.
+        // A thread that finds another at it leaves a note: that one takes the completions that came
+        // meanwhile.
         self.again.store(true, Ordering::SeqCst);
         let mut had_some = false;
         while self.again.load(Ordering::SeqCst) && !self.draining.swap(true, Ordering::SeqCst) {
@@ -381,7 +384,7 @@ impl Core {
         }
         let number = wc.wr_id as u32;
         if work_id::is_last(wc.wr_id) {
-            // Behind all others: those that did not tell of themselves went well.
+            // Behind all others: those that did not report went well.
             self.free_buffers(conn, number);
             conn.done.store(number, Ordering::Release);
             conn.is_drained.store(true, Ordering::Release);
@@ -405,8 +408,8 @@ impl Core {
         }
     }
 
-    /// Gives back the send buffers of the requests below `end`, which have ended. Before `done` tells of them: their entries
-    /// are used again then.
+    /// Gives back the send buffers of the requests below `end`, which have ended. Before `done`
+    /// counts them: their entries are used again then.
     fn free_buffers(&self, conn: &Conn, end: u32) {
         let mut number = conn.done.load(Ordering::Relaxed);
         while Conn::is_behind(number, end) {
@@ -446,8 +449,9 @@ impl Core {
         conn.arrived.store(arrived.wrapping_add(1), Ordering::Release);
     }
 
-    /// No posts from here on, and a last request that tells when all before it have ended. The queue pair is in the
-    /// error state; `None`: it could not be put there, and what is posted now would be sent.
+    /// No posts from here on, and a last request that reports when all before it have ended. The
+    /// queue pair is in the error state; `None`: it could not be put there, and messages posted now
+    /// would be sent.
     pub(crate) fn close_posts(&self, index: usize, qp: Option<RawQp>) {
         let Some(conn) = self.conn(index) else { return };
         conn.take_turn();
@@ -465,7 +469,8 @@ impl Core {
         conn.end_turn();
     }
 
-    /// Gives back all that a connection has that nobody will ask for: its queue pair and its halves are gone.
+    /// Gives back all buffers of a connection that are not in use any more: its queue pair and its
+    /// halves are gone.
     pub(crate) fn clear(&self, index: usize) {
         let Some(conn) = self.conn(index) else { return };
         conn.promised.store(0, Ordering::Relaxed);
@@ -497,8 +502,8 @@ impl Core {
         })
     }
 
-    /// Takes what has completed; whether messages of this place have arrived that its receiving half has not polled.
-    /// Fast.
+    /// Takes the completions; whether messages of this place have arrived that its receiving half
+    /// has not polled. Fast.
     pub fn has_news(&self, index: usize) -> bool {
         self.drain();
         self.conn(index).is_some_and(|conn| {
@@ -520,11 +525,11 @@ pub struct VerbsTx {
     core: Shared<Core>,
     index: usize,
     owner: Owner,
-    /// Requests whose ends were told or are not to be told; wraps.
+    /// Requests whose ends were reported or are not to be reported; wraps.
     told: u32,
     /// Requests since one that completes by itself.
     silent: u32,
-    /// The last READ, while it may be under way.
+    /// The last READ, while it may be in flight.
     read: Option<u32>,
 }
 
@@ -538,7 +543,7 @@ impl VerbsTx {
         self.core.place(self.index)
     }
 
-    /// Forgets what has ended and nobody asks for.
+    /// Forgets requests that have ended and whose ends need not be reported.
     fn settle(&mut self) {
         let core = self.core.clone();
         let conn = core.place(self.index);
@@ -622,8 +627,9 @@ impl VerbsTx {
         let asked = if is_asked { ASKED } else { 0 };
         entry.info.store(place | asked | kind << KIND_SHIFT, Ordering::Relaxed);
         conn.posted.store(number.wrapping_add(1), Ordering::Release);
-        // SAFETY: the queue pair lives while this half does; a send buffer is this request's until it has completed; what
-        // READ and WRITE name is registered, or the device refuses it.
+        // SAFETY: the queue pair lives while this half does; a send buffer is this request's until
+        // it has completed; the memory that READ and WRITE name is registered, or the device
+        // refuses it.
         let posted = unsafe { RawQp::of(qp) }
             .map_or(Err(crate::Error::NoDevice), |qp| unsafe { qp.post(&mut request, pieces) });
         if posted.is_err() {
@@ -839,7 +845,8 @@ impl ReceiveQueue for VerbsRx {
         if let Some(message) = self.next() {
             return Ok(Some(message));
         }
-        // All that had arrived is in the inbox once its last request has ended, whoever drains.
+        // All messages that had arrived are in the inbox once its last request has ended, whichever
+        // thread drains.
         let is_drained = self.conn().is_drained.load(Ordering::Acquire);
         self.core.drain();
         match (self.next(), self.conn().error()) {

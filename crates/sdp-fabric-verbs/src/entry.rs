@@ -1,4 +1,4 @@
-//! What the data path knows of a request between its post and its end.
+//! The data path's record of a request between its post and its end.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 

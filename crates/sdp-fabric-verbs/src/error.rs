@@ -1,4 +1,4 @@
-//! What can go wrong, with the kernel's number by its name.
+//! The errors of this crate, with the kernel's number by its name.
 
 use core::fmt;
 
@@ -24,7 +24,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of a step, with those told apart that have a reason of their own.
+    /// The error of a step, with separate variants for those that have a reason of their own.
     pub fn of(step: &'static str, errno: Errno) -> Self {
         match errno.0 {
             libc::ENODEV | libc::ENXIO => Self::NoDevice,

@@ -35,7 +35,7 @@ const RESOLVE_MS: u32 = 1000;
 const DESCRIPTORS_LEAST: u64 = 256;
 /// In a `uid`: a listener's; the rest is its place.
 const IS_LISTENER: u64 = 1 << 32;
-/// The `uid` of what only hears of the device: a listener's that has no place.
+/// The `uid` of an id that only reports the device's events: of a listener that has no place.
 const WATCH: u64 = u64::MAX;
 /// First byte of a refusal: the consumer's, with its code behind it.
 const BY_CONSUMER: u8 = 1;
@@ -82,7 +82,7 @@ enum Stage {
     Accepted,
     /// Both ways.
     Connected,
-    /// In the error state, until nobody uses it any more.
+    /// In the error state, until it is not used any more.
     Ending,
 }
 
@@ -90,7 +90,7 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Slot {
     stage: Stage,
-    /// Tells apart connections that had the same place.
+    /// Distinguishes connections that had the same place.
     generation: u32,
     /// Before the queue pair in the order of ends: the peer hears of it first.
     id: Option<CmId>,
@@ -98,7 +98,7 @@ pub(crate) struct Slot {
     data: Option<PrivateData>,
     /// Theirs: the listener that they asked.
     service: Option<Address>,
-    /// The end was told, or is not to be told.
+    /// The end was reported, or is not to be reported.
     is_told: bool,
 }
 
@@ -108,7 +108,7 @@ struct Registered {
     rkey: u32,
 }
 
-/// What only slow steps use.
+/// The objects that only slow steps use.
 #[derive(Debug)]
 pub struct Slow {
     slots: Region<Slot>,
@@ -117,8 +117,9 @@ pub struct Slow {
     events: Region<Option<CmEvent<Id>>>,
     first_event: usize,
     event_count: usize,
-    /// Bound to the device's address for as long as it is open. The kernel tells the owners of such ids that the device is
-    /// going, and some drivers tell nobody else: without connections this process would never hear, and be waited for.
+    /// Bound to the device's address for as long as it is open. The kernel tells the owners of such
+    /// ids that the device is going, and some drivers report it nowhere else: without connections
+    /// this process would never learn of it, and the kernel would wait for it.
     watch: Option<CmId>,
     /// Dropped behind everything that came of it.
     manager: Option<CmChannel>,
@@ -224,13 +225,13 @@ impl VerbsFabric {
         Ok(Self { core, context, channel, address: *address, options, budget, is_lost: false })
     }
 
-    /// What the pools are enough for.
+    /// The sizes that the pools are enough for.
     pub const fn budget(&self) -> Budget {
         self.budget
     }
 
-    /// The descriptors that this keeps open: device, its events, completion channel, connection manager. Who sleeps
-    /// watches the last three.
+    /// The descriptors that this keeps open: device, its events, completion channel, connection
+    /// manager. A thread that sleeps watches the last three.
     pub fn descriptors(&mut self) -> [i32; 4] {
         let [file, events] = self.context.descriptors();
         let channel = self.channel.descriptor();
@@ -247,12 +248,12 @@ impl VerbsFabric {
         self.core.cq.arm(solicited_only)
     }
 
-    /// Takes what the channel has; whether there was something.
+    /// Takes the channel's events; whether there were any.
     pub fn take_wakeups(&self) -> bool {
         self.core.cq.take_wakeups()
     }
 
-    /// The data path's side, for those who poll, arm and count without the fabric.
+    /// The data path's side, for threads that poll, arm and count without the fabric.
     pub fn core(&self) -> Shared<Core> {
         self.core.clone()
     }
@@ -281,7 +282,7 @@ impl VerbsFabric {
         self.core.allow(index, messages);
     }
 
-    /// Ends as a process does that is killed: the kernel tells the peers. For tests.
+    /// Ends like a process that is killed: the kernel tells the peers. For tests.
     pub fn abandon(&mut self) {
         let slow = self.slow();
         for slot in slow.slots.as_mut() {
@@ -296,8 +297,8 @@ impl VerbsFabric {
 
     #[allow(clippy::mut_from_ref)]
     const fn slow_of(core: &Core) -> &mut Slow {
-        // SAFETY: only the fabric's own methods come here, each with the only reference to the only fabric of this core,
-        // and none keeps what it got over a call of another.
+        // SAFETY: only the fabric's own methods come here, each with the only reference to the only
+        // fabric of this core, and none keeps its reference over a call of another.
         unsafe { &mut *core.slow.get() }
     }
 
@@ -373,7 +374,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Forgets a place whose connection never came to be.
+    /// Forgets a place whose connection was never made.
     fn forget(&mut self, id: Id) {
         let index = id.index();
         if let Some(slot) = self.slot(id) {
@@ -387,7 +388,8 @@ impl VerbsFabric {
         self.core.clear(index);
     }
 
-    /// Begins the end of a connection: no work any more, what is under way is flushed, the peer is told.
+    /// Begins the end of a connection: no work any more, work in flight is flushed, the peer is
+    /// told.
     fn end(&mut self, id: Id, why: QpError) {
         let core = self.core.clone();
         core.place(id.index()).fail(why);
@@ -399,7 +401,7 @@ impl VerbsFabric {
         }
         let is_unconfirmed = slot.stage == Stage::Accepted;
         slot.stage = Stage::Ending;
-        // What has arrived is taken before the queue pair goes.
+        // Messages that have arrived are taken before the queue pair goes.
         core.drain();
         if let Some(qp) = &slot.qp {
             let raw = qp.fail().is_ok().then(|| qp.raw());
@@ -421,8 +423,8 @@ impl VerbsFabric {
         }
     }
 
-    /// Does what can be done now; whether there was something. Call it when a descriptor is readable, and when
-    /// [`VerbsFabric::is_due`].
+    /// Does all that can be done now; whether there was something to do. Call it when a descriptor
+    /// is readable, and when [`VerbsFabric::is_due`].
     pub fn progress(&mut self) -> bool {
         let mut had_some = self.core.drain();
         while let Some(event) = self.next_event() {
@@ -447,7 +449,7 @@ impl VerbsFabric {
         had_some
     }
 
-    /// Whether [`VerbsFabric::progress`] has something to do that no descriptor tells.
+    /// Whether [`VerbsFabric::progress`] has something to do that no descriptor reports.
     pub fn is_due(&self) -> bool {
         self.core.is_due.load(Ordering::Acquire)
     }
@@ -480,7 +482,7 @@ impl VerbsFabric {
         for conn in self.core.conns.iter() {
             conn.fail(QpError::Fatal);
             if is_broken {
-                // Nobody will tell.
+                // No completion will report it.
                 conn.is_drained.store(true, Ordering::Release);
             }
         }
@@ -491,7 +493,7 @@ impl VerbsFabric {
         self.slow().manager.as_ref()?.event().ok().flatten()
     }
 
-    /// Failed ones begin to end; ended ones that nobody uses leave their place.
+    /// Failed ones begin to end; ended ones that are not used leave their place.
     fn look_after_all(&mut self) -> bool {
         let mut had_some = false;
         for index in 0..self.core.conns.len() {
@@ -514,7 +516,8 @@ impl VerbsFabric {
         Some((Id { index: index as u16, generation: slot.generation }, slot.stage))
     }
 
-    /// An ended one that nobody uses leaves its place, if its work has come back. `None`: it is none.
+    /// An ended one that is not used leaves its place, if its work has come back. `None`: it is
+    /// none.
     fn bury_one(&mut self, index: usize) -> Option<bool> {
         let (id, stage) = self.at(index)?;
         let conn = self.core.place(index);
@@ -530,8 +533,8 @@ impl VerbsFabric {
         Some(is_drained)
     }
 
-    /// Connections that have ended and that nobody uses leave their places, after [`Core::drain`]. False: work of one has not
-    /// come back yet.
+    /// Connections that have ended and are not used leave their places, after [`Core::drain`].
+    /// False: work of one has not come back yet.
     pub fn bury(&mut self) -> bool {
         (0..self.core.conns.len()).fold(true, |all, at| (self.bury_one(at) != Some(false)) & all)
     }
@@ -655,7 +658,7 @@ impl VerbsFabric {
     }
 }
 
-/// Why a request was refused, from what came with the refusal.
+/// The reason why a request was refused, from the event of the refusal.
 fn refusal(event: &Event) -> Reject {
     match (event.status(), event.private_data()) {
         (cm_abi::REJECT_INVALID_SERVICE, _) => Reject::InvalidService,

@@ -1,16 +1,17 @@
 //! The fabric between hosts: RDMA verbs and the kernel's connection manager.
 //!
-//! libibverbs is opened at the first use and never linked; the connection manager is spoken to
-//! directly, through `/dev/infiniband/rdma_cm` ([`cm`]). A host without either costs a failed `open`
-//! and is told as [`Error::NoDevice`]. The owned types of [`device`] keep what they depend on alive.
-//! [`fabric`] implements the fabric traits on them, with one completion queue, one channel and one
-//! shared receive queue in a process, and memory from fixed pools ([`pool`]).
+//! libibverbs is opened at the first use and never linked; this crate talks to the connection
+//! manager directly, through `/dev/infiniband/rdma_cm` ([`cm`]). A host without either costs a
+//! failed `open` and is reported as [`Error::NoDevice`]. The owned types of [`device`] keep alive
+//! the objects that they depend on. [`fabric`] implements the fabric traits on them, with one
+//! completion queue, one channel and one shared receive queue in a process, and memory from fixed
+//! pools ([`pool`]).
 //!
-//! **Who may call what.** *Fast* calls (posts, polls, arming; all of [`endpoint`]) allocate nothing and
-//! make system calls only where the device's provider does. Everything else is *slow*: libibverbs
-//! allocates, opens files and takes locks there. Slow calls belong to a place where the program itself could
-//! do so: not a signal handler, not a vfork child, with none of the caller's locks held. No call waits for
-//! the peer.
+//! **Which thread may call a function.** *Fast* calls (posts, polls, arming; all of [`endpoint`])
+//! allocate nothing and make system calls only where the device's provider does. Everything else is
+//! *slow*: libibverbs allocates, opens files and takes locks there. Slow calls belong to a place
+//! where the program itself could do so: not a signal handler, not a vfork child, with none of the
+//! caller's locks held. No call waits for the peer.
 //!
 //! A fabric knows nothing of SDP.
 

@@ -89,7 +89,8 @@ struct Once {
     library: UnsafeCell<MaybeUninit<Library>>,
 }
 
-// SAFETY: `library` is written once, by whoever made `state` OPENING, before it becomes OPEN.
+// SAFETY: `library` is written once, by the thread that made `state` OPENING, before it becomes
+// OPEN.
 unsafe impl Sync for Once {}
 
 static ONCE: Once =
@@ -114,7 +115,7 @@ pub fn library() -> Result<&'static Library, Error> {
             let found = if handle.is_null() { None } else { Library::find(handle) };
             let state = match found {
                 Some(library) => {
-                    // SAFETY: this thread made the state OPENING; nobody reads before OPEN.
+                    // SAFETY: this thread made the state OPENING; no thread reads before OPEN.
                     unsafe { (*ONCE.library.get()).write(library) };
                     OPEN
                 }
@@ -129,6 +130,6 @@ pub fn library() -> Result<&'static Library, Error> {
 }
 
 fn opened() -> Result<&'static Library, Error> {
-    // SAFETY: OPEN was seen with Acquire, and nobody writes afterwards.
+    // SAFETY: OPEN was seen with Acquire, and no thread writes afterwards.
     Ok(unsafe { (*ONCE.library.get()).assume_init_ref() })
 }

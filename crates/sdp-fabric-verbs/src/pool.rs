@@ -8,7 +8,7 @@ use core::{
 
 use sdp_sys::{Errno, sys};
 
-/// Whether forked children see the same memory, or what it was.
+/// Whether forked children share the memory, or have a copy.
 #[derive(Clone, Copy)]
 enum Family {
     Shared,
@@ -29,7 +29,7 @@ fn map(len: usize, family: Family) -> Result<NonNull<u8>, Errno> {
 }
 
 /// # Safety
-/// `at` and `len` are those of a mapping of [`map`] that nobody uses any more.
+/// `at` and `len` are those of a mapping of [`map`] that nothing uses any more.
 unsafe fn unmap(at: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { sys!(libc::SYS_munmap, at.as_ptr(), len) };
@@ -51,7 +51,7 @@ impl<T> Region<T> {
     /// Maps `count` elements, each made by `make`.
     ///
     /// # Errors
-    /// ENOMEM and what else mmap says.
+    /// ENOMEM, and mmap's other errors.
     pub fn new(count: usize, mut make: impl FnMut(usize) -> T) -> Result<Self, Errno> {
         let len = size_of::<T>().checked_mul(count.max(1)).ok_or(Errno::ENOMEM)?;
         let at = map(len.max(1), Family::Shared)?.cast::<T>();
@@ -86,7 +86,7 @@ impl<T> Deref for Region<T> {
 impl<T> Drop for Region<T> {
     fn drop(&mut self) {
         for element in self.as_mut() {
-            // SAFETY: each is dropped once; nobody uses it afterwards.
+            // SAFETY: each is dropped once; nothing uses it afterwards.
             unsafe { core::ptr::drop_in_place(element) };
         }
         let len = (size_of::<T>() * self.count.max(1)).max(1);
@@ -113,7 +113,7 @@ impl<T> Shared<T> {
     /// Maps pages for `value`.
     ///
     /// # Errors
-    /// ENOMEM and what else mmap says; `value` is dropped then.
+    /// ENOMEM, and mmap's other errors; `value` is dropped then.
     pub fn new(value: T) -> Result<Self, Errno> {
         let at = map(size_of::<Counted<T>>(), Family::Private)?.cast::<Counted<T>>();
         // SAFETY: a fresh mapping, large enough and aligned to a page.
@@ -188,7 +188,7 @@ impl Places {
             while taken != u64::MAX {
                 let bit = taken.trailing_ones();
                 let wanted = taken | 1 << bit;
-                // Acquire: what the former user of the place did is done.
+                // Acquire: the work of the place's former user is done.
                 match word.compare_exchange_weak(
                     taken,
                     wanted,

@@ -1,4 +1,4 @@
-//! For tests: what stands in for libibverbs and the connection manager.
+//! For tests: stand-ins for libibverbs and the connection manager.
 //!
 //! Only with the feature `stand-in`, which nothing that is shipped has: the build of `libsdp.so` does
 //! not name it, and `xtask abi` looks whether the tests' connection manager is in it.
@@ -12,7 +12,7 @@ use sdp_sys::{Errno, OwnedFd};
 
 use crate::library::Library;
 
-/// What is called in the place of the library and the device file.
+/// The functions that are called in the place of the library and the device file.
 #[derive(Debug)]
 pub struct StandIn {
     /// In the place of libibverbs.
@@ -34,6 +34,7 @@ pub fn install(stand_in: &'static StandIn) {
 
 /// The one in use.
 pub(crate) fn installed() -> Option<&'static StandIn> {
-    // SAFETY: null, or what `install` was given, which lives for ever and is not changed.
+    // SAFETY: null, or the pointer that `install` was given, which lives for ever and is not
+    // changed.
     unsafe { INSTALLED.load(Ordering::Acquire).as_ref() }
 }

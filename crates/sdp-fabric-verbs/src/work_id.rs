@@ -1,4 +1,4 @@
-//! Ids of work requests: what a completion is of.
+//! Ids of work requests: which work a completion is of.
 //!
 //! Completions of a queue pair may be taken when it is gone, and another connection may have its place by then: they name
 //! the connection, not only the place.
@@ -27,7 +27,7 @@ impl Owner {
         self.0 | number as u64
     }
 
-    /// Of the one that tells that all before it have ended; `number`: behind the last of them.
+    /// Of the one that reports that all before it have ended; `number`: behind the last of them.
     pub(crate) const fn last(self, number: u32) -> u64 {
         IS_LAST | self.request(number)
     }

@@ -9,7 +9,7 @@ use std::{
 
 use sdp_fabric_verbs::abi::{cm, verbs};
 
-/// Headers that describe what is compared.
+/// Headers that describe the structures compared.
 const HEADERS: [&str; 2] = ["/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_user_cm.h"];
 
 macro_rules! facts {

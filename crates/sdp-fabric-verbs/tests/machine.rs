@@ -36,9 +36,10 @@ mod handle;
 use handle::{CreditedTx, Handle};
 
 const BACKLOG: usize = 5;
-/// Nothing is known to be under way, and nothing happens for so long: nothing will.
+/// Nothing is known to be in flight, and nothing happens for so long: nothing will.
 const QUIET: Duration = Duration::from_micros(200);
-/// The same where connection management may be under way, which goes through several kernel threads on both sides.
+/// The same where connection management may be in progress, which goes through several kernel
+/// threads on both sides.
 const LONG_QUIET: Duration = Duration::from_millis(250);
 /// Bound of one wait.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -69,7 +70,7 @@ struct Device {
     a: Handle,
     b: Handle,
     ids: Option<(Id, Id)>,
-    /// Connection management may be under way at any time.
+    /// Connection management may be in progress at any time.
     is_restless: bool,
 }
 
@@ -83,7 +84,7 @@ impl Device {
         }
     }
 
-    /// Whether all messages have arrived and all requests that tell of their ends have done so.
+    /// Whether all messages have arrived and all requests that report their ends have done so.
     fn is_at_rest(&self) -> bool {
         let list = |handle: &Handle| {
             let fabric = handle.get();
@@ -244,7 +245,8 @@ fn is_readable(fd: i32, wait: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, wait.as_millis() as i32) == 1 }
 }
 
-/// A solicited message wakes who armed for such, an ordinary one does not; nothing wakes who did not arm.
+/// A solicited message wakes a thread that armed for such, an ordinary one does not; nothing wakes
+/// a thread that did not arm.
 fn solicited_messages_wake() {
     let mut device = Device::new(0);
     let mut pair = device.pair();
@@ -376,8 +378,9 @@ fn crowd() {
     assert!(pinned_kib() <= 8 << 10);
 }
 
-/// The device is taken away: what had arrived stays readable, the connections end, nothing new begins, and the kernel
-/// gets its device back when all is dropped. The last test: the device comes back under its name, but later.
+/// The device is taken away: messages that had arrived stay readable, the connections end, nothing
+/// new begins, and the kernel gets its device back when all is dropped. The last test: the device
+/// comes back under its name, but later.
 fn a_removed_device_ends_its_connections() {
     let mut device = Device::new(0);
     let mut pair = device.pair();
@@ -431,7 +434,8 @@ fn a_removed_device_ends_its_connections() {
     assert!(add.expect("the rdma program").wait().expect("a child").success());
 }
 
-/// A forked child closes what it inherited and goes on alone; the parent's connection is none the wiser.
+/// A forked child closes the descriptors that it inherited and goes on alone; the parent's
+/// connection is not affected.
 fn a_forked_child_forsakes_its_parents_objects() {
     let mut device = Device::new(0);
     let mut pair = device.pair();

@@ -1,4 +1,4 @@
-//! A host without RDMA: told at once, with nothing opened.
+//! A host without RDMA: reported at once, with nothing opened.
 
 use sdp_fabric_verbs::{
     Address, Error,

@@ -1,9 +1,9 @@
 //! A model of the offer slot: two processes that have segments in common and use them for further
 //! connections, both ways, while either may close, fork or be killed between any two steps.
 //!
-//! The pools and what they do to offer slots and control pages are the real ones, on memory of the
-//! model's; its own are sockets, processes and the proof (who holds which end). The steps of
-//! [`Pool::take`] are taken one at a time, with the pool's lock held; all other functions change
+//! The pools and their steps on offer slots and control pages are the real ones, on memory of the
+//! model's; its own are sockets, processes and the proof (which process holds which end). The steps
+//! of [`Pool::take`] are taken one at a time, with the pool's lock held; all other functions change
 //! what the other process sees in one store, and are one step. Promises: one connection at a time
 //! has a segment, the same at both ends, no child of either process has it mapped without the
 //! connection, and nobody offers it before both have released it; nothing is emptied under
@@ -34,11 +34,11 @@ enum Twin {
     CountsNoLives,
     /// An end releases while a call still uses the segment.
     ReleasesEarly,
-    /// What is offered is emptied before it is known whose it is.
+    /// The control page is emptied before it is known which process it belongs to.
     WipesFirst,
     /// A fork leaves offers open.
     ForksWithOffer,
-    /// Nobody asks the kernel.
+    /// No end asks the kernel.
     ProvesNothing,
     /// A segment whose offer was withdrawn is offered a second time.
     OffersAgain,
@@ -89,7 +89,7 @@ struct Page {
     marks: [u32; 2],
 }
 
-/// A [`Record`], but for what never changes.
+/// A [`Record`], without the parts that never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Kept {
     state: u8,
@@ -117,9 +117,9 @@ struct S {
 
 struct OfferSlots {
     twin: Twin,
-    /// By segment: who made its first connection.
+    /// By segment: the end that made its first connection.
     first: Vec<usize>,
-    /// By further connection: who makes it.
+    /// By further connection: the end that makes it.
     further: Vec<usize>,
     /// Kills and forks.
     disturbances: u8,
@@ -297,7 +297,7 @@ impl OfferSlots {
         }
     }
 
-    /// What [`Pool::look`] and [`Pool::answer`] tell, as far as it matters.
+    /// The results of [`Pool::look`] and [`Pool::answer`], as far as they matter.
     fn right(connection: usize, other: usize, offer: &Offer) -> bool {
         offer.descriptor == descriptor(connection, other)
     }

@@ -3,10 +3,10 @@
 //! (the meeting is abandoned and begun anew), by an end that has waited for too long and gives up, or by one that wants for
 //! something when the answer is there.
 //!
-//! Sockets, the abstract name and the segments are the model's; the real calls need a kernel. Promises:
-//! two ends that are attached have the same segment, no byte goes into a ring whose reader is not there,
-//! nobody stays attached alone but with an end that has executed something at that moment, and ends that nobody disturbs
-//! meet.
+//! Sockets, the abstract name and the segments are the model's; the real calls need a kernel.
+//! Promises: two ends that are attached have the same segment, no byte goes into a ring whose
+//! reader is not there, no end stays attached alone unless the other one has executed something at
+//! that moment, and ends without a disturbance meet.
 
 use std::{format, string::String, vec, vec::Vec};
 
@@ -23,9 +23,10 @@ enum Twin {
     ExecutesAtOnce,
     /// A name that is taken ends the meeting.
     GivesUpWhenTaken,
-    /// Who gives up does not look whether the other end has said yes, and leaves no word in the segment.
+    /// An end that gives up does not look whether the other one has agreed, and leaves no word in
+    /// the segment.
     GivesUpBlindly,
-    /// Who gives up looks, but does not leave a word in a segment that it does not use.
+    /// An end that gives up looks, but does not leave a word in a segment that it does not use.
     DisownsNothing,
 }
 
@@ -59,7 +60,7 @@ struct Call {
 struct Segment {
     /// By end: it says that it is attached, and reads through the library.
     attached: [bool; 2],
-    /// By end: what it sent is unread.
+    /// By end: its packet is unread.
     unread: [bool; 2],
     /// By end: it will not use it.
     disowned: [bool; 2],
@@ -67,7 +68,7 @@ struct Segment {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct S {
-    /// Whose, and whether it listens.
+    /// The end that has the name, and whether it listens.
     name: Option<(usize, bool)>,
     calls: Vec<Call>,
     segments: Vec<Segment>,
@@ -205,7 +206,7 @@ impl Meeting {
             At::Attached(segment) => {
                 let ring = &mut s.segments[segment];
                 if ring.disowned[other] {
-                    // Drained: who disowns a segment has never sent. A candidate again.
+                    // Drained: an end that disowns a segment has never sent. A candidate again.
                     s.at[end] = At::Idle;
                     "finds itself alone"
                 } else if ring.unread[other] {
@@ -228,7 +229,7 @@ impl Meeting {
         let mut after = S { disturbances: s.disturbances + 1, ..s.clone() };
         if let At::Attached(segment) = s.at[end] {
             if self.twin != Twin::ExecutesAtOnce {
-                // L10: trust is taken back, what is unread is handed over.
+                // L10: trust is taken back, unread bytes are handed over.
                 after.segments[segment].attached[end] = false;
                 after.segments[segment].unread[end ^ 1] = false;
             }

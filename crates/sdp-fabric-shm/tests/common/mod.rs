@@ -30,7 +30,7 @@ pub const ACK: [u8; HELLO_ACK_LEN] = [0xa5; HELLO_ACK_LEN];
 /// and other tests run beside this one.
 pub fn isolated(test: impl FnOnce()) {
     let child = spawn(|| {
-        // What we or other tests were started with would blur numbers and counts.
+        // Descriptors that this test or others were started with would blur numbers and counts.
         // SAFETY: nothing in this process uses descriptors yet.
         assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
         test();
@@ -140,7 +140,7 @@ pub fn mappings(name: &str) -> usize {
     maps.lines().filter(|line| line.contains(&format!("/memfd:{name} "))).count()
 }
 
-/// What must not grow: descriptors and mapped segments and pages.
+/// The footprint that must not grow: descriptors and mapped segments and pages.
 pub fn footprint() -> (Vec<i32>, usize, usize) {
     let mut fds = descriptors();
     fds.sort_unstable();
@@ -287,7 +287,7 @@ pub fn is_disowned(attachment: &Attachment) -> bool {
     ends[usize::from(attachment.side ^ 1)].intent.load(Ordering::SeqCst) == PASSED_ON
 }
 
-/// Unmaps an attachment's segment and closes what came with it.
+/// Unmaps an attachment's segment and closes the descriptors that came with it.
 pub fn discard(attachment: Attachment) {
     // SAFETY: the tests keep no pointer into it.
     unsafe { attachment.segment.unmap() };

@@ -31,7 +31,7 @@ pub const CMD_ACCEPT: u32 = 8;
 pub const CMD_REJECT: u32 = 9;
 /// Says goodbye.
 pub const CMD_DISCONNECT: u32 = 10;
-/// What a queue pair's next state needs.
+/// The attributes for a queue pair's next state.
 pub const CMD_INIT_QP_ATTR: u32 = 11;
 /// Takes an event.
 pub const CMD_GET_EVENT: u32 = 12;
@@ -140,7 +140,7 @@ pub struct Query {
     pub option: u32,
 }
 
-/// `rdma_ucm_query_addr_resp`, without what newer kernels add.
+/// `rdma_ucm_query_addr_resp`, without the fields that newer kernels add.
 #[repr(C)]
 #[derive(Debug)]
 pub struct QueryAddr {
@@ -179,9 +179,9 @@ pub struct ConnParam {
     pub private_data_len: u8,
     /// Whether receives are shared.
     pub srq: u8,
-    /// The peer's READs under way.
+    /// The peer's READs in flight.
     pub responder_resources: u8,
-    /// Our READs under way.
+    /// Our READs in flight.
     pub initiator_depth: u8,
     /// Flow control.
     pub flow_control: u8,
@@ -214,7 +214,7 @@ impl ConnParam {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Connect {
-    /// What is offered.
+    /// The parameters of the offer.
     pub param: ConnParam,
     /// The id.
     pub id: u32,
@@ -240,7 +240,7 @@ pub struct Listen {
 pub struct Accept {
     /// Comes back in events.
     pub uid: u64,
-    /// What is answered.
+    /// The parameters of the answer.
     pub param: ConnParam,
     /// The id.
     pub id: u32,
@@ -329,11 +329,11 @@ pub struct AhAttr {
     also_reserved: u8,
 }
 
-/// `ib_uverbs_qp_attr`: what [`CMD_INIT_QP_ATTR`] answers.
+/// `ib_uverbs_qp_attr`: the answer to [`CMD_INIT_QP_ATTR`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QpAttr {
-    /// What is set.
+    /// The attributes that are set.
     pub mask: u32,
     /// State.
     pub qp_state: u32,
@@ -350,7 +350,7 @@ pub struct QpAttr {
     pub dest_qp_num: u32,
     /// Rights.
     pub qp_access_flags: u32,
-    /// The way.
+    /// The path.
     pub ah_attr: AhAttr,
     alt_ah_attr: AhAttr,
     cap: [u32; 5],
@@ -359,9 +359,9 @@ pub struct QpAttr {
     alt_pkey_index: u16,
     en_sqd_async_notify: u8,
     sq_draining: u8,
-    /// READs under way.
+    /// READs in flight.
     pub max_rd_atomic: u8,
-    /// The peer's READs under way.
+    /// The peer's READs in flight.
     pub max_dest_rd_atomic: u8,
     /// The receiver's wait.
     pub min_rnr_timer: u8,
@@ -396,7 +396,7 @@ pub struct EventResp {
     pub event: u32,
     /// 0, a negative errno, or why it was refused.
     pub status: u32,
-    /// What the peer said.
+    /// The peer's parameters.
     pub param: ConnParam,
     rest: [u8; 32],
     reserved: u32,
@@ -425,13 +425,13 @@ pub const EVENT_ADDR_ERROR: u32 = 1;
 pub const EVENT_ROUTE_RESOLVED: u32 = 2;
 /// It is not.
 pub const EVENT_ROUTE_ERROR: u32 = 3;
-/// Somebody asks.
+/// A peer asks for a connection.
 pub const EVENT_CONNECT_REQUEST: u32 = 4;
 /// The peer accepted; to be confirmed.
 pub const EVENT_CONNECT_RESPONSE: u32 = 5;
 /// The attempt failed.
 pub const EVENT_CONNECT_ERROR: u32 = 6;
-/// Nobody answers.
+/// The peer does not answer.
 pub const EVENT_UNREACHABLE: u32 = 7;
 /// Refused.
 pub const EVENT_REJECTED: u32 = 8;
@@ -442,7 +442,7 @@ pub const EVENT_DISCONNECTED: u32 = 10;
 /// The device goes.
 pub const EVENT_DEVICE_REMOVAL: u32 = 11;
 
-/// Refused: nobody listens there.
+/// Refused: no process listens there.
 pub const REJECT_INVALID_SERVICE: u32 = 8;
 /// Refused by the consumer.
 pub const REJECT_CONSUMER: u32 = 28;

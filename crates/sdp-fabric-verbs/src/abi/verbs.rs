@@ -318,7 +318,7 @@ pub struct SrqInitAttr {
     pub srq_limit: u32,
 }
 
-/// `struct ibv_ah_attr`: the way to the peer.
+/// `struct ibv_ah_attr`: the path to the peer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AhAttr {
@@ -366,7 +366,7 @@ pub struct QpAttr {
     /// `ACCESS_*`.
     pub qp_access_flags: u32,
     pub(crate) cap: QpCap,
-    /// The way.
+    /// The path.
     pub ah_attr: AhAttr,
     pub(crate) alt_ah_attr: AhAttr,
     /// Partition.
@@ -374,11 +374,11 @@ pub struct QpAttr {
     pub(crate) alt_pkey_index: u16,
     pub(crate) en_sqd_async_notify: u8,
     pub(crate) sq_draining: u8,
-    /// READs under way.
+    /// READs in flight.
     pub max_rd_atomic: u8,
-    /// The peer's READs under way.
+    /// The peer's READs in flight.
     pub max_dest_rd_atomic: u8,
-    /// What a sender without a receive buffer waits.
+    /// The time that a sender without a receive buffer waits.
     pub min_rnr_timer: u8,
     /// Port.
     pub port_num: u8,

@@ -1,5 +1,6 @@
-//! A fabric that tests and the conformance suite's harness share, and that knows credits as the protocol would tell them.
-//! `sdp-fake-verbs` uses this file, too. `PROMISE` of the module above is what each connection is promised.
+//! A fabric that tests and the conformance suite's harness share, and that learns credits as the
+//! protocol would announce them. `sdp-fake-verbs` uses this file, too. `PROMISE` of the module
+//! above is the number of messages promised to each connection.
 
 #![allow(dead_code)]
 
@@ -82,7 +83,8 @@ impl Fabric for Handle {
     }
 }
 
-/// A sending half that learns of credits as the protocol would tell it: promised and released.
+/// A sending half that learns of credits as the protocol would announce them: promised and
+/// released.
 #[derive(Debug)]
 pub(crate) struct CreditedTx {
     tx: VerbsTx,
