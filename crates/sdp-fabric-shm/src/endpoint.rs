@@ -97,10 +97,10 @@ impl ShmTx {
         self.producer.is_empty()
     }
 
-    /// Gives memory of this ring back to the kernel that holds nothing for the peer: the whole
-    /// pages in the Returns how many bytes of the ring that were. The caller holds the half's lock:
-    /// nobody else writes there. The peer reads only what is published; one that reads elsewhere
-    /// finds zeros.
+    /// Gives memory of this ring back to the kernel that holds nothing for the peer: idle pages in
+    /// the [`RECLAIM_MAX`] bytes from `offset` on. Returns how many bytes of the ring that were. The
+    /// caller holds the half's lock: no other thread writes there. The peer reads only published
+    /// bytes; a peer that reads elsewhere finds zeros.
     ///
     /// # Errors
     /// [`QpError::Framing`] for an impossible cursor of the peer.

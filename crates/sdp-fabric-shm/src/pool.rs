@@ -61,8 +61,7 @@ struct Place {
     descriptor: AtomicU32,
     slot: AtomicU32,
     name: [AtomicU32; NAME_WORDS],
-    /// Where a process that is allowed to read our memory reads the process's [`Secret`]; 0:
-    /// nowhere.
+    /// Where a process that may read our memory reads the process's [`Secret`]; 0: nowhere.
     secret_at: AtomicU64,
     /// The secret that the process has read at the place that the other one named; 0: nothing yet.
     told: AtomicU64,
@@ -216,8 +215,7 @@ impl Record {
         own.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// The other end has taken our offer, and this end does not come: this says so. After the last
-    /// wipe.
+    /// The other end has taken our offer, and this end does not come: says so. After the last wipe.
     fn disown(&self) {
         // SAFETY: the segment is mapped as long as the record exists, and begins with its header.
         unsafe { segment::disown(self.kept.base, self.end) };
@@ -277,8 +275,7 @@ impl Record {
     }
 }
 
-/// The segment that was used last with the process that the program met at the remote address of
-/// `tuple`.
+/// The segment used last with the process that the program met at the remote address of `tuple`.
 fn newest_for(records: &Records, tuple: &Tuple) -> Option<usize> {
     let fits = |r: &&Record| r.kept.remote == Some(tuple.remote) && r.is_free() && r.is_claimed(0);
     let newest = records.places().iter().enumerate().filter_map(|(index, record)| {
@@ -345,8 +342,7 @@ impl Records {
         self.places().iter().flatten()
     }
 
-    /// A place for one more, and its number: the first empty one, or that of the record that has
-    /// been idle longest.
+    /// A place for one more, and its number: the first empty one, or that of the longest idle.
     fn vacancy(&mut self) -> Option<(usize, &mut Option<Record>)> {
         let oldest = || {
             let idle = self.places().iter().enumerate().filter_map(|(index, record)| {
@@ -504,8 +500,7 @@ impl Pool {
         })
     }
 
-    /// The offer that [`Pool::offer`] would make: for [`Pool::tell`], so that the taker may believe
-    /// already then.
+    /// The offer that [`Pool::offer`] would make: for [`Pool::tell`], so that it is believed early.
     #[cold]
     pub fn candidate(&self, tuple: &Tuple) -> Option<Offer> {
         self.with(|records| {
@@ -530,9 +525,8 @@ impl Pool {
         })
     }
 
-    /// Whether the other process has shown the number that only a process that can read our memory
-    /// could know. Nothing can be kept from it, so that it gains nothing by a lie. Costs a system
-    /// call.
+    /// Whether the other process has shown the number that only a reader of our memory can know.
+    /// Nothing can be kept from it, so that it gains nothing by a lie. Costs a system call.
     pub fn could_read_us(&self, offer: &Offer) -> bool {
         let is_ours =
             |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(offer.told));
@@ -551,8 +545,7 @@ impl Pool {
         } else {
             UNREADABLE
         };
-        // Its id was not another process's by then. (The memory there need not be its own any more:
-        // hence the mark.)
+        // Its id was not another process's by then. (Its memory may be: hence the mark.)
         if !peers.lives(peer) {
             return;
         }
@@ -896,8 +889,7 @@ fn discard(peers: &PeerTable, record: &Record) {
 #[cold]
 fn unmap(record: &Record) {
     if let Some(len) = segment::segment_len(record.kept.ring_bytes) {
-        // SAFETY: the pool's own mapping of a segment with rings of that size, which nothing else
-        // uses.
+        // SAFETY: the pool's own mapping, not in use, of a segment with rings of that size.
         unsafe { memfd::unmap(record.kept.base, len) };
     }
 }

@@ -266,8 +266,8 @@ impl Rendezvous {
     }
 
     /// The last step, for a caller that will not wait any longer. Packets of the other end that
-    /// have come by now count, as in
-    /// [`Step::Pending`]: nothing came of it; the object is idle.
+    /// have come by now count, as in [`Rendezvous::step`]; later ones are refused, so that it does
+    /// not take itself for attached. [`Step::Pending`]: nothing came of it; the object is idle.
     pub fn last_step(&mut self, local: &Local<'_>) -> Step {
         if let State::Joining { socket, .. } = &self.state
             && socket.is_ours()

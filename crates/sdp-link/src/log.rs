@@ -57,6 +57,7 @@ pub enum Ended {
     /// The entry is in the log.
     Written,
     /// Only the producer writes here. It sees this end's intent ([`crate::EndWords::intent`],
+    /// [`SwitchLog::trust`]) and writes the entry itself when it runs.
     Asked,
     /// The producer was on the kernel lane.
     NotOnLane,

@@ -19,7 +19,7 @@
 //! * **Errors are for ever.** After [`QpError`] the queue pair accepts no work; requests posted
 //!   before and not done complete as [`crate::work::Status::Flushed`] (the one that found the peer
 //!   gone may say [`crate::work::Status::RetryExceeded`]). Messages that had arrived before stay
-//!   readable:
+//!   readable: [`ReceiveQueue::poll_receive`] reports them first and the error afterwards.
 //! * **One-sided work** needs no receive buffer, is ordered before the SENDs posted after it, and
 //!   fails without touching memory when key, range or right do not fit. Whether such a failure ends
 //!   the queue pair is the fabric's choice.

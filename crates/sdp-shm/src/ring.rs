@@ -106,6 +106,7 @@ const fn index_of(at: u64, origin: u64, size: u64) -> u64 {
 }
 
 /// The segment's word for where index 0 of a half's ring is, unchecked. The result is no more than
+/// [`index_of`] makes of it.
 #[inline(always)]
 pub(crate) fn origin(segment: Segment, half: usize) -> u64 {
     // Stored before the tail that made the consumer look, and read after it.

@@ -1,8 +1,9 @@
 //! Memory that this process maps for itself, and how it gives that back.
 //!
 //! Called by rooms that make a table, an arena or a page. A mapping that no other thread knows yet
-//! is a Once its address is in a shared word, no type can tell that nobody uses it any more:
-//! [`unmap`] and [`give_up`] are unsafe, and their callers say why.
+//! is a [`Fresh`] and goes when that is dropped. Once its address is in a shared word, no type can
+//! show that nothing uses it any more: [`unmap`] and [`give_up`] are unsafe, and their callers say
+//! why.
 
 use core::{
     mem::ManuallyDrop,

@@ -5,7 +5,8 @@
 //! it goes on counting in the page of the process that forked it, without rows of its own, because
 //! most children of servers that fork for each connection are gone after a few calls, and a page
 //! costs more than those. It gets its own page once it has used connections for a while, uses an
-//! SDP lane, listens, or is about to change its privileges. The rules for the page in force are in
+//! SDP lane, listens, or is about to change its privileges. [`crate::conn::publish`] decides what
+//! a page holds.
 //!
 //! **Order.** A row number belongs to one page. A thread that counts must read the number before it reads
 //! which page is in force ([`crate::conn::publish::of_row`]): a number of the own page is stored

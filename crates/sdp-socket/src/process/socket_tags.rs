@@ -43,6 +43,7 @@ pub(crate) fn is_announced(fd: c_int) -> bool {
 }
 
 /// Marks the socket with how this run's report counts this end of a connection: a raw
+/// [`sdp_stats::Verdict`].
 pub(crate) fn count_as(fd: c_int, verdict: u32) {
     let Some(at) = place(verdict) else { return };
     let old = find(fd, first(), RUN_BYTES).flatten();
