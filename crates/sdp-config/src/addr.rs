@@ -91,7 +91,7 @@ impl PortRange {
     }
 }
 
-/// A parsed `address[/prefix]:ports` with what had to be tolerated.
+/// A parsed `address[/prefix]:ports` with the deviations that were tolerated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) address: AddressMatch,

@@ -12,7 +12,7 @@ pub const POOL_LEN: usize = 61_440;
 /// Diagnostics that are kept; further ones are only counted.
 pub const MAX_DIAGNOSTICS: usize = 64;
 
-/// What a rule gives to a socket.
+/// The verdict of a rule for a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Family {
@@ -61,7 +61,7 @@ impl Role {
 pub enum Dialect {
     /// `use …`
     Ofed,
-    /// `match …`: names what gets SDP; everything else stays TCP.
+    /// `match …`: names the sockets that get SDP; everything else stays TCP.
     Topspin,
 }
 
@@ -100,7 +100,7 @@ pub struct Text {
 pub struct Rule {
     /// The language it was written in.
     pub dialect: Dialect,
-    /// What it gives.
+    /// The verdict.
     pub family: Family,
     /// Which sockets.
     pub role: Role,
@@ -230,7 +230,7 @@ impl Config {
         self.rules.get(..self.rule_count).unwrap_or(&[])
     }
 
-    /// What was wrong, in order of the texts; at most [`MAX_DIAGNOSTICS`].
+    /// The mistakes, in order of the texts; at most [`MAX_DIAGNOSTICS`].
     pub fn diagnostics(&self) -> &[Diagnostic] {
         self.diagnostics.get(..self.diagnostic_count).unwrap_or(&self.diagnostics)
     }
@@ -260,7 +260,7 @@ impl Config {
         &self.tunables
     }
 
-    /// What a socket gets that no rule matches.
+    /// The verdict for a socket that no rule matches.
     pub const fn default_family(&self) -> Family {
         self.default
     }

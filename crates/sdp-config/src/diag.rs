@@ -1,4 +1,4 @@
-//! What is wrong with a line, and what to do about it.
+//! The mistake in a line, and how to correct it.
 
 use core::fmt;
 
@@ -36,12 +36,12 @@ macro_rules! problems {
                 match self { $(Self::$variant => $code,)* }
             }
 
-            /// What is wrong.
+            /// The mistake.
             pub const fn message(self) -> &'static str {
                 match self { $(Self::$variant => $message,)* }
             }
 
-            /// What to write instead.
+            /// The correction.
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$variant => $help,)* }
             }
@@ -123,7 +123,7 @@ problems! {
 /// One problem at one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// What is wrong.
+    /// The mistake.
     pub problem: Problem,
     /// Where.
     pub place: Place,

@@ -4,10 +4,10 @@ use crate::config::{Config, Family, Place, Role, Rule};
 use crate::diag::Problem;
 use crate::glob::{covers, glob_match};
 
-/// What a socket gets and why.
+/// The verdict for a socket, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// What it gets.
+    /// The verdict.
     pub family: Family,
     /// Number of the deciding rule in [`Config::rules`]; `None`: no rule matched.
     pub rule: Option<usize>,
@@ -40,7 +40,7 @@ impl Config {
         self.verdict(self.rules().iter().enumerate().find(|(_, rule)| matches(rule)))
     }
 
-    /// What this rule gives, or no rule.
+    /// The verdict of this rule, or of no rule.
     pub(crate) fn verdict(&self, found: Option<(usize, &Rule)>) -> Verdict {
         match found {
             Some((number, rule)) => {
@@ -72,7 +72,7 @@ impl Config {
         }
     }
 
-    /// What *every* socket of this role gets in a program, if the rules do not depend on the
+    /// The verdict for *every* socket of this role in a program, if the rules do not depend on the
     /// address. Lets the library skip a program whose sockets are all TCP.
     pub fn always(&self, role: Role, program: &[u8]) -> Option<Family> {
         let mut sure: Option<Family> = None;

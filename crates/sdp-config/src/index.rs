@@ -1,10 +1,11 @@
 //! The rules of one program, laid out to be searched in less than a microsecond.
 //!
-//! Used where verdicts are asked for again and again: by the library, whose program never changes. Which
-//! rules name the program is found out once. What is left to compare are addresses and ports, which lie
-//! beside each other, several to a step, so that the compiler makes vector instructions of it. IPv4 and
-//! IPv6 addresses have lists of their own; a rule for every address is in both. Order is that of the rules:
-//! the first that matches decides, as in [`Config::evaluate`], which is the definition.
+//! Used where verdicts are asked for again and again: by the library, whose program never changes.
+//! It finds out once which rules name the program. Only addresses and ports are left to compare,
+//! which lie beside each other, several to a step, so that the compiler makes vector instructions
+//! of it. IPv4 and IPv6 addresses have lists of their own; a rule for every address is in both.
+//! Order is that of the rules: the first that matches decides, as in [`Config::evaluate`], which is
+//! the definition.
 
 use crate::addr::AddressMatch;
 use crate::config::{Config, MAX_RULES, Role, Rule};
@@ -240,8 +241,8 @@ impl Config {
         self.verdict(found.and_then(|number| Some((number, self.rules().get(number)?))))
     }
 
-    /// How many steps [`Config::decide`] takes when no rule matches an address of this kind: what a
-    /// verdict costs at most.
+    /// How many steps [`Config::decide`] takes when no rule matches an address of this kind: the
+    /// largest cost of a verdict.
     pub fn steps(&self, role: Role, is_v4: bool) -> usize {
         self.index.steps(role, usize::from(!is_v4)).len()
     }

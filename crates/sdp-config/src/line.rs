@@ -36,7 +36,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// What has not been read.
+    /// The part of the line that has not been read.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.text.get(self.at..).unwrap_or(b"")
     }

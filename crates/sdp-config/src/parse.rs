@@ -12,7 +12,7 @@ type Failure = (Problem, Place);
 impl Config {
     /// Loads rules: first those in `front` (one statement per line; they are consulted first and
     /// their log statements win), then those of `file`. Adds to what is there already. Never fails:
-    /// what is wrong is in [`Config::diagnostics`].
+    /// mistakes are in [`Config::diagnostics`].
     pub fn load_text(&mut self, front: &[u8], file: &[u8]) {
         self.load_source(front, Source::Front);
         self.load_source(file, Source::File);
@@ -288,7 +288,7 @@ fn target_at(line: &Line<'_>, text: &[u8], at: usize) -> Result<Target, Failure>
     Ok(target)
 }
 
-/// What has been met in one text.
+/// Statements found in one text.
 struct Seen {
     source: Source,
     has_use: bool,

@@ -36,7 +36,7 @@ impl RecvPoll {
     }
 }
 
-/// What happens to a program that wants io_uring.
+/// The answer to a program that wants io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum IoUring {
@@ -48,7 +48,7 @@ pub enum IoUring {
     Allow,
 }
 
-/// A way to reach the peer.
+/// A fabric, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FabricName {
@@ -129,7 +129,7 @@ pub struct Key {
     pub env: &'static str,
     /// Default, as it would be written.
     pub default: &'static str,
-    /// What values it takes.
+    /// The values that it takes.
     pub range: &'static str,
     /// One line of meaning.
     pub meaning: &'static str,

@@ -1,5 +1,5 @@
-//! The language of `libsdp.conf` against its description (`docs/spec/libsdp-conf.md`): each example,
-//! each tolerance, and what the historic parsers did with it.
+//! The language of `libsdp.conf` against its description (`docs/spec/libsdp-conf.md`): each
+//! example, each tolerance, and how the historic parsers read it.
 
 use sdp_config::{Config, Dialect, Family, LogDestination, Problem, Role, Severity, Source};
 
@@ -46,7 +46,7 @@ fn v4(a: u8, b: u8, c: u8, d: u8) -> [u8; 16] {
 fn every_example_line() {
     use Problem::*;
     let cases: &[(&str, &[&str], &[Problem])] = &[
-        // What the historic parsers of both generations accept.
+        // Lines that the historic parsers of both generations accept.
         ("use sdp connect * 192.168.1.0/24:*", &["client sdp * 192.168.1.0/24:*"], &[]),
         ("use sdp connect * 1234:5678::0/64:*", &["client sdp * 1234:5678::/64:*"], &[]),
         ("use sdp listen ttcp * : 5001 - 5002", &["server sdp ttcp *:5001-5002"], &[]),
@@ -66,7 +66,7 @@ fn every_example_line() {
         ("   ", &[], &[]),
         ("# use sdp server * *:*", &[], &[]),
         ("   # comment", &[], &[]),
-        // What they reject and this one reads, with a warning where others would fail.
+        // Lines that they reject and this one reads, with a warning where others would fail.
         ("use sdp listen log *:5001", &["server sdp log *:5001"], &[]),
         ("use sdp listen 123 *:5001", &["server sdp 123 *:5001"], &[]),
         ("use sdp connect * FE80::1:5001", &["client sdp * fe80::1/128:5001"], &[AddressSpelling]),
@@ -90,7 +90,7 @@ fn every_example_line() {
         ("use sdp server 10.0.0.0/8:5001 # x", &["server sdp * 10.0.0.0/8:5001"], &[NoProgram]),
         ("use both server * *.*", &["server both * *:*"], &[StarDotStar]),
         ("use sdp client * 0.0.0.0/0:*", &["client sdp * *:*"], &[]),
-        // What nobody can read.
+        // Lines that no parser reads.
         ("use sdp connect * myhost:5001", &[], &[BadAddress]),
         ("use sdp connect * 10.0.0.0/255.0.0.0:22", &[], &[BadPrefix]),
         ("use sdp connect * *:010", &[], &[BadPort]),
@@ -297,8 +297,8 @@ impl Lcg {
     }
 }
 
-/// Random lines out of the language's own pieces and random bytes: no panic, and what is true of
-/// every configuration holds.
+/// Random lines out of the language's own pieces and random bytes: no panic, and the properties of
+/// every configuration hold.
 #[test]
 fn random_files_do_no_harm() {
     const PIECES: &[&str] = &[

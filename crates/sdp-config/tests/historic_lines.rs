@@ -1,5 +1,6 @@
-//! Lines from runbooks and guides of the historic stacks, as they stand there, and what each generation of parsers
-//! made of them. Whatever one of them accepted is read here as it was meant; what none accepted has a diagnostic.
+//! Lines from runbooks and guides of the historic stacks, as they stand there, and how each
+//! generation of parsers read them. A line that one of them accepted is read here as it was meant;
+//! one that none accepted has a diagnostic.
 
 use sdp_config::{Config, Dialect, Family, Role, Severity};
 
@@ -78,7 +79,7 @@ fn the_article_of_2012() {
     assert_eq!(bare.rules().len(), 2);
 }
 
-/// The host drivers' guide, whose language names what gets SDP.
+/// The host drivers' guide, whose language names the sockets that get SDP.
 #[test]
 fn the_guide_of_the_other_language() {
     let config = load(

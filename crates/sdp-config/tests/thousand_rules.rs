@@ -1,6 +1,6 @@
-//! Rule files of a thousand lines: what they say does not depend on how they are searched, and a verdict
-//! takes few steps. Times are printed by `cargo test --release -p sdp-config --test thousand_rules --
-//! --ignored --nocapture`.
+//! Rule files of a thousand lines: their verdicts do not depend on how they are searched, and a
+//! verdict takes few steps. Times are printed by `cargo test --release -p sdp-config --test
+//! thousand_rules -- --ignored --nocapture`.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -72,7 +72,7 @@ fn every_line_counts() {
     assert_eq!(config.decide(Role::Client, v4(0x0aff_ffff), 80).family, Family::Both);
 }
 
-/// The first match decides, whichever way it is looked for, also where rules overlap.
+/// The first match decides, however it is looked for, also where rules overlap.
 #[test]
 fn the_index_answers_as_the_rules_do() {
     let mut texts = files();
@@ -115,7 +115,8 @@ fn the_index_answers_as_the_rules_do() {
     }
 }
 
-/// What a verdict costs is bounded by the rules that name the program, eight of IPv4 or four of IPv6 a step.
+/// The rules that name the program bound the cost of a verdict: eight of IPv4 or four of IPv6 a
+/// step.
 #[test]
 fn a_verdict_takes_few_steps() {
     for (name, text) in files() {

@@ -1,4 +1,4 @@
-//! What must always hold in a world, checked after each event.
+//! The invariants of a world, checked after each event.
 //!
 //! The simulated fabric is the yardstick that the engine is measured with, so it measures itself:
 //! bounds of every queue, bookkeeping of the window, order of times. A broken rule is a bug of this
@@ -18,13 +18,13 @@ pub(crate) enum Broken {
     SendQueueOverrun(usize),
     /// More messages arrived than receive buffers exist.
     ReceiveOverrun(usize),
-    /// More bytes under way or unread than the window has, or more freed than posted.
+    /// More bytes in flight or unread than the window has, or more freed than posted.
     Window { posted: u64, freed: u64 },
     /// Messages reported are not those borrowed, released ahead and freed.
     Reported { reported: u64, known: u64 },
     /// Arrivals or completions are not in order of time.
     Order,
-    /// A failed queue pair still has requests under way.
+    /// A failed queue pair still has requests in flight.
     NotFlushed,
 }
 

@@ -252,7 +252,7 @@ impl State {
         let backlog = self.options.backlog;
         let is_reachable = self.link_mut(from, to).is_up && self.nodes[to as usize].is_alive;
         if !is_reachable {
-            // Nobody answers. Without a time limit the request would hang for ever.
+            // The other node does not answer. Without a time limit the request would hang for ever.
             if self.options.connect_timeout_ns.is_none() {
                 self.handle_connect_timeout(active);
             }

@@ -47,7 +47,7 @@ pub struct FaultOptions {
     pub stall_delay: Span,
     /// On arrival: the receiver answers "not ready" although it has a buffer (explicit credits only).
     pub receiver_not_ready: Ratio,
-    /// On completion: the poster learns late of what is long done.
+    /// On completion: the poster learns late of a request that is long done.
     pub late_completion: Ratio,
     /// How late.
     pub completion_delay: Span,

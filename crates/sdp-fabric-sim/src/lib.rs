@@ -15,9 +15,10 @@
 //!
 //! # Map
 //! [`world`] nodes, time, kill and partition · [`queue_pair`] the two halves, arrival, completion ·
-//! `transfer` what becomes of a request · [`cm`] listen, connect, accept · [`memory`] simulated addresses, regions, keys · [`link`] latency · [`sim_link`] a link of the socket layer, without time ·
-//! [`fault`] what goes wrong, and how often · [`schedule`] events in virtual time · [`trace`] what
-//! happened · [`checker`] what must always hold.
+//! `transfer` the fate of a request · [`cm`] listen, connect, accept · [`memory`] simulated
+//! addresses, regions, keys · [`link`] latency · [`sim_link`] a link of the socket layer, without
+//! time · [`fault`] faults, and how often they come · [`schedule`] events in virtual time ·
+//! [`trace`] events as text · [`checker`] invariants.
 
 #![forbid(unsafe_code)]
 

@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 /// Distance between the address spaces of two nodes.
 const NODE_STRIDE: u64 = 1 << 40;
 
-/// What a one-sided request wants of the peer's memory.
+/// The access that a one-sided request wants to the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
     Local,

@@ -1,4 +1,4 @@
-//! Queue pairs: what is posted, under way, completed, arrived; and the two halves users hold.
+//! Queue pairs: requests posted, in flight, completed, arrived; and the two halves that users hold.
 //!
 //! [`SimTx`] and [`SimRx`] are names; the state lives in the world. The payload is taken from and
 //! handed to the user outside the world's lock and in two pieces, as a ring that wraps would.
@@ -85,7 +85,7 @@ pub(crate) struct Waiting {
     pub(crate) refusals: u32,
 }
 
-/// Run at the peer, completion under way.
+/// Run at the peer, completion in flight.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) id: WorkId,
@@ -95,7 +95,7 @@ pub(crate) struct Running {
     pub(crate) ripe_at_ns: u64,
     /// Where READ bytes go, and the bytes.
     pub(crate) fetched: Option<(LocalSlice, Vec<u8>)>,
-    /// What becomes of the queue pair when `status` is no success.
+    /// The error of the queue pair when `status` is no success.
     pub(crate) error: QpError,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct SendSide {
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) running: VecDeque<Running>,
     pub(crate) completed: VecDeque<Completion>,
-    /// Window bytes ever posted, and ever heard to be free again.
+    /// Window bytes ever posted, and ever known to be free again.
     pub(crate) posted_bytes: u64,
     pub(crate) freed_bytes: u64,
     /// (time, `freed_bytes` from then on), not yet heard.
@@ -112,7 +112,7 @@ pub(crate) struct SendSide {
     /// No later message may arrive, no later request complete, before these.
     pub(crate) last_arrival_ns: u64,
     pub(crate) last_completion_ns: u64,
-    /// Times of the earliest events under way.
+    /// Times of the earliest events in flight.
     pub(crate) arrive_event_ns: Option<u64>,
     pub(crate) complete_event_ns: Option<u64>,
     pub(crate) window_event_ns: Option<u64>,

@@ -1,18 +1,17 @@
 //! Events in virtual time.
 //!
-//! A heap ordered by (time, order of scheduling): ties are broken by who asked first, never by chance
-//! or address, so that a seed replays. Time only moves to the next event, or to where the test sends
-//! it.
+//! A heap ordered by (time, order of scheduling): order breaks ties, never chance or address, so
+//! that a seed replays. Time only moves to the next event, or to where the test sends it.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use sdp_rdma::cm::Reject;
 
-/// Events that may wait at once. A queue pair has at most a few under way (one per kind, and a
+/// Events that may wait at once. A queue pair has at most a few in flight (one per kind, and a
 /// superseded one per kind), so this bound is never met unless the bookkeeping is wrong.
 pub const EVENTS_MAX: usize = 16 * crate::world::QUEUE_PAIRS_MAX;
 
-/// What happens to a queue pair at a time.
+/// An event of a queue pair at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Its oldest posted request reaches the peer.
@@ -81,7 +80,7 @@ impl Ord for Entry {
     }
 }
 
-/// The clock and what waits for it.
+/// The clock and the events that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     heap: BinaryHeap<Reverse<Entry>>,

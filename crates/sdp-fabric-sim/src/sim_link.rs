@@ -27,7 +27,7 @@ const RESERVED: u64 = 2;
 /// Longest header.
 const HEADER_MAX: usize = 48;
 
-/// What two ends share.
+/// The state that two ends share.
 #[derive(Debug, Default)]
 pub struct SimLane {
     halves: [HalfState; 2],
@@ -36,7 +36,7 @@ pub struct SimLane {
 
 #[derive(Debug, Default)]
 struct HalfState {
-    /// By the position at which they begin; those behind `published` are nobody's to read.
+    /// By the position at which they begin; those behind `published` cannot be read.
     messages: RefCell<BTreeMap<u64, Vec<u8>>>,
     published: Cell<u64>,
     freed: Cell<u64>,
@@ -94,7 +94,7 @@ pub struct SimLink<'w> {
 #[derive(Debug, Clone, Copy)]
 pub struct SimHalf<'w>(&'w HalfState);
 
-/// What an end says.
+/// The words of an end.
 #[derive(Debug, Clone, Copy)]
 pub struct SimEnd<'w>(&'w EndState);
 
@@ -344,7 +344,7 @@ impl SwitchLog for SimHalf<'_> {
     }
 
     fn accept(self, known: u32, _: Lane, _: u64, _: u64) -> Result<bool, Broken> {
-        // Nobody else writes here.
+        // No other end writes here.
         if self.0.written.get() == known { Ok(false) } else { Err(Broken) }
     }
 

@@ -1,4 +1,4 @@
-//! What happened, as text.
+//! Events, as text.
 //!
 //! One line per call and event, with virtual time and content hashes. The last lines are kept; the
 //! hash covers all of them, so that two runs can be compared without keeping either.

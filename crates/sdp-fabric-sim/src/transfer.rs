@@ -1,4 +1,4 @@
-//! What happens to posted requests: arrival, execution, completion, failure.
+//! The steps of posted requests: arrival, execution, completion, failure.
 //!
 //! All of it runs from events. One direction of a queue pair is first in, first out throughout: a
 //! request arrives after those posted before it and completes after them, however their times were
@@ -35,7 +35,7 @@ impl State {
         at_ns.max(link.stalled_until_ns)
     }
 
-    /// Time at which something posted now on a queue pair arrives: never before what was posted
+    /// Time at which a request posted now on a queue pair arrives: never before those posted
     /// earlier.
     pub(crate) fn arrival_ns(&mut self, number: u32, bytes: u64) -> u64 {
         let node = self.queue_pair(number).node;
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// Whether the link is down; gives up after the transport's patience.
+    /// Whether the link is down; gives up after the transport's timeout.
     fn is_stuck(&mut self, number: u32) -> bool {
         let now_ns = self.now_ns();
         let patience_ns = self.options.transport_timeout_ns;
@@ -385,8 +385,8 @@ impl State {
         }
     }
 
-    /// Ends a queue pair: everything under way is flushed, what had arrived stays, the peer will
-    /// hear of it. `is_reported`: the owner did not ask for it, so it gets an event.
+    /// Ends a queue pair: everything in flight is flushed, messages that had arrived stay, the peer
+    /// will hear of it. `is_reported`: the owner did not ask for it, so it gets an event.
     pub(crate) fn fail(&mut self, number: u32, error: QpError, is_reported: bool) {
         if self.queue_pair(number).phase != Phase::Ready {
             return;
@@ -396,7 +396,7 @@ impl State {
         queue_pair.phase = Phase::Failed(error);
         let (node, peer) = (queue_pair.node, queue_pair.peer);
         let send = &mut queue_pair.send;
-        // A request whose completion was under way may have run: its poster cannot know.
+        // A request whose completion was in flight may have run: its poster cannot know.
         let running = send.running.drain(..).map(|done| (done.id, done.opcode));
         let waiting = send.waiting.drain(..).map(|request| (request.id, request.work.opcode()));
         let flushed = running.chain(waiting).map(|(id, opcode)| Completion {
@@ -417,5 +417,5 @@ impl State {
     }
 }
 
-/// READ bytes with their destination, or why the request failed and what becomes of the queue pair.
+/// READ bytes with their destination, or why the request failed and the queue pair's error.
 type Finished = Result<Option<(sdp_rdma::key::LocalSlice, Vec<u8>)>, (Status, QpError)>;

@@ -1,4 +1,4 @@
-//! The world: nodes, time, and what a test does to them.
+//! The world: nodes, time, and what a test may do to them.
 //!
 //! A [`World`] is a handle; clones name the same world. Time moves by [`World::step`] (to the next
 //! event) or [`World::run_for`]; calls on nodes and queue pairs take no time. Options are fixed when
@@ -33,7 +33,7 @@ pub const CM_EVENTS_MAX: usize = 3 * QUEUE_PAIRS_MAX;
 /// Events that [`World::run`] handles before it declares that the world does not come to rest.
 pub const RUN_EVENTS_MAX: u64 = 10_000_000;
 
-/// What happens to a SEND that finds no receive buffer.
+/// The fate of a SEND that finds no receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RnrRetry {
     /// It waits, as with the retry count that devices take as "infinite".
@@ -84,7 +84,7 @@ pub struct WorldOptions {
     pub send_depth: usize,
     /// Every link that has no options of its own.
     pub link: LinkOptions,
-    /// What goes wrong by itself.
+    /// Faults that happen by themselves.
     pub faults: FaultOptions,
     /// Unanswered requests of one listener.
     pub backlog: u16,
@@ -133,8 +133,8 @@ impl World {
     /// A world without nodes at time 0.
     ///
     /// # Panics
-    /// Options that no fabric could keep its contract with: a send queue or window without room for
-    /// one data message besides the control reserve, no receive buffer, no backlog.
+    /// Options with which no fabric could keep its contract: a send queue or window without room
+    /// for one data message besides the control reserve, no receive buffer, no backlog.
     pub fn new(seed: u64, options: WorldOptions) -> Self {
         check_options(&options);
         let mut trace = Trace::new(options.trace_lines);
@@ -228,7 +228,7 @@ impl World {
     }
 
     /// Cuts (`false`) or mends the link between two nodes. Requests wait at a cut link for
-    /// `transport_timeout_ns`; what was on its way to complete still does.
+    /// `transport_timeout_ns`; requests on their way to complete still complete.
     pub fn set_link_up(&self, a: NodeId, b: NodeId, is_up: bool) {
         let mut state = self.state();
         state.log(format_args!("link {a}-{b} up: {is_up}"));
@@ -254,7 +254,7 @@ impl World {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a failed test; what others still print must not hide it.
+        // A panic under the lock is a failed test; it must not hide the output of other tests.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -340,7 +340,7 @@ impl State {
     }
 
     /// Two keys never handed out before: an odd factor maps counts to distinct numbers that do not
-    /// look like counts, so that a key made up by adding one is nobody's.
+    /// look like counts, so that a key made up by adding one is not in use.
     pub(crate) fn new_keys(&mut self) -> [u32; 2] {
         core::array::from_fn(|_| {
             self.keys_made += 1;
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// The link is up again: what waits there goes on.
+    /// The link is up again: requests that wait there go on.
     fn retry_stuck(&mut self, a: u32, b: u32) {
         let now_ns = self.now_ns();
         for number in 0..self.queue_pairs.len() as u32 {

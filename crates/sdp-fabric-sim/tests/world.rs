@@ -1,4 +1,5 @@
-//! What only the simulated world has: determinism, faults, partitions, time limits, strict callers.
+//! Properties that only the simulated world has: determinism, faults, partitions, time limits,
+//! strict callers.
 
 use sdp_fabric_sim::{
     Credits, FaultOptions, LinkOptions, Ratio, RnrRetry, SimFabric, SimId, SimRx, SimTx, Span,
@@ -92,7 +93,7 @@ fn another_seed_gives_another_trace() {
     assert_eq!(hashes.len(), 20);
 }
 
-/// Every fault, delay and destruction is met somewhere in a few seeds: none is dead code.
+/// Every fault, delay and destruction occurs somewhere in a few seeds: none is dead code.
 #[test]
 fn every_fault_happens() {
     let traces: String = (0..40).map(|seed| eventful(seed).trace()).collect();
@@ -134,7 +135,7 @@ fn queue_pairs_overtake_each_other() {
         let (_, mut rx) = ends.server.take_queues(passive).expect("queues");
         let mut order = Vec::new();
         for number in 0..200 {
-            // Turn by turn, one microsecond apart; then time for what is held up.
+            // One after the other, one microsecond apart; then time for requests that are held up.
             let post = if number % 2 == 0 { &mut ends.a.0 } else { &mut tx };
             if number < 40 {
                 assert_eq!(Message::new(number, 10).post(post, DATA), Ok(()));

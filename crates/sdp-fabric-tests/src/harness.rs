@@ -1,4 +1,4 @@
-//! What a fabric's test file provides, and how tests wait.
+//! The parts that a fabric's test file provides, and how tests wait.
 //!
 //! A fabric that has only queue pair halves so far (no [`Fabric`] of its own) uses [`NoFabric`] and
 //! says that [`Feature::SetUp`] is missing. One harness is made for each test.
@@ -14,12 +14,12 @@ use sdp_rdma::{
 /// Steps of [`Harness::advance`] that a test waits for one condition.
 pub const WAIT_STEPS_MAX: usize = 200_000;
 
-/// What not every fabric can do, or not where the tests run.
+/// Features that not every fabric has, or not where the tests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// READ and WRITE of the peer's memory.
     OneSided,
-    /// The other way round, for the test that unsupported work is refused.
+    /// The opposite, for the test that unsupported work is refused.
     NoOneSided,
     /// `Bufs` counts receive buffers.
     ExplicitCredits,

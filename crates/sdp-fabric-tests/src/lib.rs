@@ -1,19 +1,20 @@
 //! Conformance suite for fabrics.
 //!
-//! The contract of [`sdp_rdma::fabric`] as tests that know no fabric. A fabric's own test file writes
-//! a [`Harness`] (how to make a connected pair, how time passes, what is missing) and one line for
-//! each variant:
+//! The contract of [`sdp_rdma::fabric`] as tests that know no fabric. A fabric's own test file
+//! writes a [`Harness`] (how to make a connected pair, how time passes, which features are missing)
+//! and one line for each variant:
 //!
 //! ```text
 //! sdp_fabric_tests::conformance!(explicit_credits, ExplicitHarness, skipped = 0);
 //! ```
 //!
-//! That line becomes one `#[test]` for each rule, and one that counts what was skipped. A test is
-//! skipped only where the harness names a reason for a missing [`Feature`], the reason is printed, and
-//! the number of skipped tests is part of the line: a fabric cannot lose a capability unnoticed.
+//! That line becomes one `#[test]` for each rule, and one that counts the skipped tests. A test is
+//! skipped only where the harness names a reason for a missing [`Feature`], the reason is printed,
+//! and the number of skipped tests is part of the line: a fabric cannot lose a capability
+//! unnoticed.
 //!
-//! What the socket layer asks of a lane beside its queues has a suite of its own, [`link`], in which
-//! nothing can be skipped.
+//! The operations that the socket layer needs of a lane beside its queues have a suite of their
+//! own, [`link`], in which nothing can be skipped.
 //!
 //! Random choices come from a seed, printed with each failure. `SDP_CONFORMANCE_SEED=n cargo test …`
 //! repeats it; the default is fixed, so that two runs of one build do the same.

@@ -6,8 +6,8 @@
 //! sdp_fabric_tests::link_conformance!(name, EndsType);
 //! ```
 //!
-//! Side 0 sends on half 0. Ends are used by one thread: what orders the stores of two is the
-//! models' matter.
+//! Side 0 sends on half 0. Ends are used by one thread: the models check the order of the stores of
+//! two.
 
 use core::cell::Cell;
 
@@ -82,7 +82,7 @@ const fn to(lane: Lane, carrier: u64, fabric: u64) -> Switch {
     Switch { carrier, fabric, to: lane }
 }
 
-/// What was posted is nobody's before it is published, and everybody's afterwards.
+/// A posted message is not visible before it is published, and visible to the other end afterwards.
 pub fn nothing_is_seen_before_it_is_published<E: Ends>(ends: &E) {
     let [a, b] = ends.ends();
     let mut tx = a.open_tx(0, FRESH).expect("fresh");
@@ -136,7 +136,7 @@ pub fn a_consumer_goes_on_inside_a_message<E: Ends>(ends: &E) {
     assert_eq!(take(&mut rx).as_deref(), Some(&b"second"[..]));
 }
 
-/// What is released is the producer's after `publish`, and what an onlooker passes never.
+/// The producer gets released bytes after `publish`, and never those that an onlooker passes.
 pub fn room_returns_when_it_is_published<E: Ends>(ends: &E) {
     let [a, b] = ends.ends();
     let mut tx = a.open_tx(0, FRESH).expect("fresh");
@@ -163,7 +163,7 @@ pub fn room_returns_when_it_is_published<E: Ends>(ends: &E) {
     assert_eq!(post(&mut tx, &[1; 1000]), Ok(()));
 }
 
-/// A section's end hides what lies behind it, and nothing before it.
+/// A section's end hides messages that lie behind it, and none before it.
 pub fn a_limit_hides_what_is_behind<E: Ends>(ends: &E) {
     let [a, b] = ends.ends();
     let mut tx = a.open_tx(0, FRESH).expect("fresh");
@@ -180,7 +180,7 @@ pub fn a_limit_hides_what_is_behind<E: Ends>(ends: &E) {
     assert_eq!(take(&mut rx).as_deref(), Some(&b"behind"[..]));
 }
 
-/// A message takes what its footprint says.
+/// A message takes as many bytes as its footprint.
 pub fn a_message_takes_its_footprint<E: Ends>(ends: &E) {
     let [a, _] = ends.ends();
     let mut tx = a.open_tx(0, FRESH).expect("fresh");
@@ -192,7 +192,7 @@ pub fn a_message_takes_its_footprint<E: Ends>(ends: &E) {
     }
 }
 
-/// Numbers that nobody saved are refused.
+/// Numbers that were never saved are refused.
 pub fn impossible_numbers_are_refused<E: Ends>(ends: &E) {
     let [a, b] = ends.ends();
     let size = a.half(0).size();
@@ -320,7 +320,7 @@ pub fn a_gate_has_one_holder<E: Ends>(ends: &E) {
     producer.open_gate();
 }
 
-/// What a consumer says of its readers, and what both count of the carrier.
+/// A consumer's statement about its readers, and both ends' counts of the carrier.
 pub fn trust_and_counts_arrive<E: Ends>(ends: &E) {
     let [a, b] = ends.ends();
     let (producer, consumer) = (a.half(0), b.half(0));
@@ -354,7 +354,7 @@ pub fn a_late_answer_leaves_a_newer_arm_alone<E: Ends>(ends: &E) {
         let second = waker.armed(what).expect("the newer one");
         waker.disarm(what, second);
         assert_eq!(waker.armed(what), None);
-        // Two sleepers who want different things are reached by what reaches all.
+        // Two sleepers with different wishes are woken by the way that wakes all.
         sleeper.arm(what, How::Doorbell);
         sleeper.arm(what, How::Carrier);
         let both = waker.armed(what).expect("armed");
@@ -366,7 +366,7 @@ pub fn a_late_answer_leaves_a_newer_arm_alone<E: Ends>(ends: &E) {
     assert_eq!(b.half(0).signalled_at(), 77);
 }
 
-/// What an end says of itself the other one sees.
+/// The other end sees an end's statements about itself.
 pub fn an_end_is_seen_as_it_says<E: Ends>(ends: &E) {
     let [a, b] = ends.ends();
     assert!(!b.peer().is_attached());

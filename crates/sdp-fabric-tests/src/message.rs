@@ -129,7 +129,7 @@ impl Message {
         let mut sink = Collector::new(len);
         rx.copy_out(received, from as u32, len as u32, &mut sink);
         assert_eq!(sink.bytes.len(), len, "bytes {from}+{len} of {self:?}");
-        // No `assert_eq`: thousands of bytes in a failure help nobody.
+        // No `assert_eq`: thousands of bytes in a failure are of no use.
         let expected = self.bytes(from, len);
         if expected != sink.bytes {
             let wrong = expected.iter().zip(&sink.bytes).position(|(a, b)| a != b);
@@ -164,7 +164,7 @@ impl Gather for Payload<'_> {
 /// Collects bytes; panics when offered more than its room.
 #[derive(Debug)]
 pub struct Collector {
-    /// What came.
+    /// The bytes that came.
     pub bytes: Vec<u8>,
     room: usize,
 }
@@ -195,8 +195,8 @@ pub const DATA: SendOptions = SendOptions { signalled: false, solicited: false, 
 /// May use the reserve.
 pub const CONTROL: SendOptions = SendOptions { signalled: false, solicited: false, control: true };
 
-/// Sends messages one way, receiving whenever there is no room, and checks each and that no other
-/// comes.
+/// Sends messages in one direction, receiving whenever there is no room, and checks each and that
+/// no other comes.
 pub fn transfer<H: Harness>(
     harness: &mut H,
     tx: &mut H::Tx,
@@ -224,7 +224,7 @@ pub fn transfer<H: Harness>(
     assert_eq!(rx.poll_receive(), Ok(None), "a message that nobody sent");
 }
 
-/// Receives, checks and releases what is there.
+/// Receives, checks and releases all messages that are there.
 fn receive_all(rx: &mut impl ReceiveQueue, under_way: &mut VecDeque<Message>) {
     while let Some(received) = rx.poll_receive().expect("the connection lives") {
         let message = under_way.pop_front().expect("a message that nobody sent");
@@ -250,7 +250,8 @@ pub fn fill<H: Harness>(
         match message.post(tx, DATA) {
             Ok(()) => posted.push(message),
             Err(PostError::Full) => {
-                // Room may be on its way: full is what stays full when all has come to rest.
+                // Room may be on its way: a window counts as full that stays full when all has come
+                // to rest.
                 settle(harness);
                 match message.post(tx, DATA) {
                     Ok(()) => posted.push(message),

@@ -1,4 +1,4 @@
-//! Runs one test on a harness, or skips it for a named reason; counts what is skipped.
+//! Runs one test on a harness, or skips it for a named reason; counts the skipped ones.
 
 use crate::{Feature, Harness, message::Random};
 
@@ -12,7 +12,7 @@ pub const SEED: u64 = 20_261_121;
 pub struct Test<H> {
     /// Part and name.
     pub name: &'static str,
-    /// What a fabric must have for it.
+    /// The features that a fabric must have for it.
     pub needs: &'static [Feature],
     /// The test; panics where the rule is broken.
     pub run: fn(&mut H, &mut Random),

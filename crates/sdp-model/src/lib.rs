@@ -1,13 +1,13 @@
 //! A small explicit-state model checker: every state that a model can reach, breadth first.
 //!
-//! For the protocols of this workspace that no memory model checker can run, because they talk to the
-//! kernel or span processes: a test describes the participants as a state with steps, calls the real
-//! functions inside the steps where it can, and asks for every interleaving. A state in which nobody can
-//! go on must be one where everybody may rest, and such a state must stay within reach: deadlocks and
-//! endless circles are both violations. States are told apart by
-//! a 128-bit fingerprint. The checker refuses to be vague: it reports how much it saw, or the shortest
-//! way to a violation, and a search that hit its bound is neither a success nor a failure but an error
-//! of the test.
+//! For the protocols of this workspace that no memory model checker can run, because they talk to
+//! the kernel or span processes: a test describes the participants as a state with steps, calls the
+//! real functions inside the steps where it can, and asks for every interleaving. A state without a
+//! step must be one where every participant may rest, and such a state must stay within reach:
+//! deadlocks and endless circles are both violations. A 128-bit fingerprint identifies a state. The
+//! checker refuses to be vague: it reports how many states it saw, or the shortest way to a
+//! violation, and a search that hit its bound is neither a success nor a failure but an error of
+//! the test.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::DefaultHasher},
@@ -15,7 +15,7 @@ use std::{
     hash::{Hash, Hasher},
 };
 
-/// What is checked.
+/// The model to be checked.
 pub trait Model {
     /// Everything that distinguishes one moment from another.
     type State: Clone + Hash + Debug;
@@ -23,8 +23,8 @@ pub trait Model {
     /// Where it begins.
     fn start(&self) -> Self::State;
 
-    /// Every step that somebody can take now: who and what, and the state after it. `Err`: the step
-    /// itself broke a rule.
+    /// Every step that a participant can take now: its name, and the state after it. `Err`: the
+    /// step itself broke a rule.
     fn steps(&self, state: &Self::State, to: &mut Vec<Step<Self::State>>);
 
     /// Whether the state keeps all promises.
@@ -33,14 +33,14 @@ pub trait Model {
     /// The broken one.
     fn check(&self, state: &Self::State) -> Result<(), String>;
 
-    /// Whether everybody may rest here for ever: asked where there is no step.
+    /// Whether every participant may rest here for ever: asked where there is no step.
     ///
     /// # Errors
-    /// Who is stuck.
+    /// Names the participant that is stuck.
     fn may_rest(&self, state: &Self::State) -> Result<(), String>;
 }
 
-/// A step: its name, and what it leads to.
+/// A step: its name, and the state after it.
 pub type Step<S> = (&'static str, Result<S, String>);
 
 /// How much there was.
@@ -57,7 +57,7 @@ pub struct Explored {
 /// A broken promise, and how it came to that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// What is broken.
+    /// The broken promise.
     pub what: String,
     /// The shortest way there.
     pub way: Vec<&'static str>,
@@ -105,7 +105,8 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
     reached.push((0, "start", 0));
     queue.push_back((start, 0));
     let mut steps = Vec::new();
-    // For the question who can come to rest: steps by number (to, from), and where somebody rests.
+    // For the question which states can come to rest: steps by number (to, from), and the states of
+    // rest.
     let mut ways_back: Vec<(u32, u32)> = Vec::new();
     let mut rests = Vec::new();
     while let Some((state, number)) = queue.pop_front() {
@@ -158,7 +159,7 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Verdict {
     }
 }
 
-/// The first state from which no rest can be reached: everybody runs in circles for ever.
+/// The first state from which no rest can be reached: all participants run in circles for ever.
 fn restless(states: usize, mut ways_back: Vec<(u32, u32)>, mut rests: Vec<u32>) -> Option<usize> {
     ways_back.sort_unstable();
     let mut can_rest = vec![false; states];
@@ -176,7 +177,7 @@ fn restless(states: usize, mut ways_back: Vec<(u32, u32)>, mut rests: Vec<u32>) 
     can_rest.iter().position(|can| !can)
 }
 
-/// The model holds. Prints what was seen.
+/// The model holds. Prints the number of states and steps.
 ///
 /// # Panics
 /// If it does not, with the shortest way, or if there are more than `limit` states.

@@ -1,6 +1,6 @@
 //! How long the engine takes for one Data message, each way: run with `--release`.
 //!
-//! For a look while working on the hot path; nothing depends on what it prints.
+//! For a look while working on the hot path; nothing depends on its output.
 
 use sdp_proto::{Ack, Sink, SinkConfig, Source, SourceConfig, wire::Message};
 use std::{hint::black_box, time::Instant};
@@ -45,7 +45,7 @@ fn receive() -> impl FnMut(u32) {
     }
 }
 
-/// What a step costs more when the state rests in shared memory between calls.
+/// The extra cost of a step when the state rests in shared memory between calls.
 fn store() -> impl FnMut(u32) {
     let mut source = Source::new(&SourceConfig::implicit(65_536)).to_words();
     let mut sink = Sink::new(&SinkConfig::implicit(65_536)).to_words();

@@ -2,18 +2,18 @@
 //!
 //! Used by the socket layer and by the simulator. The engine is sans-IO: it knows no clock, no
 //! descriptor, no thread, no allocator and no atomic. It is given parsed headers and plain integers
-//! and answers with encoded headers and commands; payload bytes never pass through it. Everything a
-//! peer says is checked here; what breaks a rule is a [`Violation`] that names the rule.
+//! and answers with encoded headers and commands; payload bytes never pass through it. It checks
+//! every value of a peer; one that breaks a rule is a [`Violation`] that names the rule.
 //!
 //! `spec 2.3` in a comment means section 2.3 of `docs/spec/sdp.md`.
 //!
 //! # How a connection is driven
 //!
 //! An end has a [`Source`] (its sending half) and a [`Sink`] (its receiving half). Each is plain
-//! `Copy` state under its own lock, so that a reader and a writer never wait for each other. What
-//! one half needs to know of the other travels by value in three small words: [`Ack`] (sink to
-//! source: what our headers must say), [`PeerCredit`] (sink to source: what the peer's headers
-//! said) and [`Owed`] (sink to source: which control messages we have to send).
+//! `Copy` state under its own lock, so that a reader and a writer never wait for each other. The
+//! facts that one half needs of the other travel by value in three small words: [`Ack`] (sink to
+//! source: the acknowledgement for our headers), [`PeerCredit`] (sink to source: the credit in the
+//! peer's headers) and [`Owed`] (sink to source: the control messages that we have to send).
 //!
 //! Sending, under the source's lock:
 //!

@@ -1,6 +1,6 @@
 //! The rules a peer can break, one variant each.
 //!
-//! A violation is always the peer's fault and always ends the connection: whoever receives one
+//! A violation is always the peer's fault and always ends the connection: the end that receives one
 //! resets. The engine's own refusals to send are [`crate::Hold`]; damaged private state is
 //! [`crate::Corrupt`].
 
@@ -105,7 +105,7 @@ violations! {
 
     /// A message is missing, repeated or out of order.
     MseqGap { expected: u32, found: u32 } "4.1" "message {found} where {expected} was due"
-    /// The peer acknowledges what we have not sent.
+    /// The peer acknowledges messages that we have not sent.
     AckBeyondSent { ack: u32, sent: u32 } "4.2" "message {ack} acknowledged, {sent} was the last sent"
     /// The peer's acknowledgement went back.
     AckBackwards { ack: u32, known: u32 } "4.2" "message {ack} acknowledged after {known}"

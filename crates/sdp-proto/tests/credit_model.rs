@@ -1,8 +1,8 @@
 //! Every schedule of two ends with few buffers: none is stuck, none talks for ever.
 //!
-//! The model is the engine itself: a state is both ends' packed words, the messages on the way, and
-//! what the programs have not read. From the first state all states that any order of steps can
-//! reach are visited; where no step is left, everything must have been delivered.
+//! The model is the engine itself: a state is both ends' packed words, the messages in flight, and
+//! the bytes that the programs have not read. From the first state all states that any order of
+//! steps can reach are visited; where no step is left, everything must have been delivered.
 
 use sdp_proto::{
     Credits, Outgoing, Owed, PeerCredit, Sink, SinkAction, Source,
@@ -19,7 +19,7 @@ struct End {
     free: u16,
     /// Messages to this end, headers only, with the payload's length.
     wire: VecDeque<(Vec<u8>, u32)>,
-    /// How many of the messages on the way hold a buffer already.
+    /// How many of the messages in flight hold a buffer already.
     arrived: u16,
     unread: u16,
     to_write: u32,
@@ -35,7 +35,7 @@ struct World {
     has_readers: bool,
 }
 
-/// What the programs are going to do.
+/// The programs' actions.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     bufs: u16,
@@ -81,7 +81,7 @@ impl World {
         [answer, source.next_data(ack, want).ok(), source.credit_update(ack).ok()]
     }
 
-    /// What an end sends when it is left in peace for a while.
+    /// The message that an end sends after a while without events.
     fn late(&self, side: usize) -> Option<Outgoing> {
         let end = &self.ends[side];
         let source = Source::from_words(&end.source).unwrap();
@@ -155,7 +155,7 @@ impl World {
 
 /// Late updates that an explored schedule may contain.
 const LATE_MAX: u32 = 3;
-/// Late updates in turn after which whoever waits must have got on.
+/// Late updates one after the other after which a waiting end must have got on.
 const LATE_ROUNDS: u32 = 6;
 /// More messages than any schedule of so few payloads needs: beyond it, ends talk for ever.
 const MESSAGES_MAX: u32 = 40;
@@ -212,7 +212,7 @@ impl World {
     }
 }
 
-/// A state, the one it was reached from, by what, and the late updates on the way.
+/// A state, the one it was reached from, by which step, and the late updates on the way.
 struct Visit {
     world: World,
     from: usize,

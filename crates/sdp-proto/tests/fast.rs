@@ -1,9 +1,9 @@
-//! The fast path of the engine against the slow one: the same words and the same header, whatever
-//! the state looks like.
+//! The fast path of the engine against the slow one: the same words and the same header, for any
+//! state.
 //!
-//! From each sound state all patterns within two flipped bits, in what the fast path is given, are
-//! tried, and a million others of a fixed seed. Where [`Source::fast_data`] or [`Sink::fast_take`]
-//! accepts, unpacking, the slow method and packing must give what it gave. Where the state is
+//! From each sound state the test tries all patterns within two flipped bits, in the fast path's
+//! input, and a million others of a fixed seed. Where [`Source::fast_data`] or [`Sink::fast_take`]
+//! accepts, unpacking, the slow method and packing must give the same result. Where the state is
 //! simple by the layout's own words (implicit credits, no gate, no mark) it must accept.
 
 #[allow(unreachable_pub, reason = "shared by test crates")]
@@ -169,7 +169,7 @@ fn sending_is_the_same_at_random() {
             *word = match random.below(4) {
                 0 => random.next(),
                 1 => *word ^ (1 << random.below(64)),
-                // Only what may be anything.
+                // Only bits that may have any value.
                 2 if at == Source::BITS => *word ^ (random.next() & !(0xffff_ffff)),
                 2 => random.next() & random.next(),
                 _ => *word,
@@ -323,7 +323,7 @@ fn receiving_is_the_same_at_random() {
         let mut header = data_for(&words, len);
         match random.below(4) {
             0 => header = [random.next(), random.next()],
-            // What may be anything: buffers, unknown flags, acknowledgement.
+            // Fields that may have any value: buffers, unknown flags, acknowledgement.
             1 => header[0] ^= random.next() & 0xffff_f800,
             2 => header[1] ^= random.next() << 32,
             _ => {}

@@ -1,4 +1,5 @@
-//! Hostile bytes: nothing panics, and what parses says what it was made from. Fixed seeds.
+//! Hostile bytes: nothing panics, and parsed values equal those that the bytes were made from.
+//! Fixed seeds.
 
 #[allow(unreachable_pub, reason = "shared by test crates")]
 mod common;
@@ -117,7 +118,7 @@ fn random_and_damaged_bytes_never_panic() {
         };
         let Ok(message) = Message::parse(&bytes, claimed) else { continue };
         accepted += 1;
-        // What was accepted is within the message and says itself again.
+        // An accepted message is within the bytes and encodes to itself again.
         assert_eq!(message.header.len, claimed);
         assert!(message.body.header_len() <= claimed);
         assert_eq!(message.payload_len(), claimed - message.body.header_len());
@@ -212,7 +213,8 @@ fn random_messages_keep_the_state_sound() {
             let mut message = any_message(&mut random);
             message.header.mseq = sink.last_mseq().wrapping_add(1);
             message.header.mseq_ack = source.last_mseq().wrapping_sub(random.below(3) as u32);
-            // Most of what a peer may not say at all is left out, or nothing else would be reached.
+            // Most messages that a peer may not send at all are left out, or nothing else would be
+            // reached.
             if matches!(message.body, Body::AbortConn | Body::SuspComm { .. } | Body::DisConn)
                 && random.below(8) != 0
             {
@@ -237,7 +239,7 @@ fn random_messages_keep_the_state_sound() {
     }
 }
 
-/// Random words are refused or load to exactly what stores back to them.
+/// Random words are refused, or load to a state that stores back exactly the same words.
 #[test]
 fn random_words_are_refused_or_stored_back() {
     let mut random = Random::new(4);

@@ -1,4 +1,4 @@
-//! The two halves alone: what a source may send when, and what a sink makes of it.
+//! The two halves alone: when a source may send, and how a sink takes it.
 
 #[allow(unreachable_pub, reason = "shared by test crates")]
 mod common;
@@ -65,7 +65,7 @@ fn sequence_numbers_wrap() {
     }
     assert_eq!(source.position(), (1 << 40) + 400);
     assert_eq!(sink.position(), source.position());
-    // Behind the wrap, what was not sent is still not sent.
+    // Behind the wrap, messages that were not sent still count as not sent.
     assert!(matches!(
         source.learn(PeerCredit { bufs: 0, mseq_ack: 2 }),
         Err(Violation::AckBeyondSent { ack: 2, sent: 1 })
@@ -91,8 +91,8 @@ fn credits_are_counted_over_the_wrap() {
 fn a_stream_longer_than_all_sequence_numbers_needs_no_acknowledgement_with_implicit_credits() {
     let mut source = implicit();
     source.recover_at(0x9000_0000, 0);
-    // Never learnt anything, half the number space behind: the first thing heard is still judged
-    // by what was sent last.
+    // Never learnt anything, half the number space behind: the first credit is still judged by the
+    // last message sent.
     source.learn(PeerCredit { bufs: 0, mseq_ack: 0x8fff_fff0 }).unwrap();
     assert!(source.learn(PeerCredit { bufs: 0, mseq_ack: 0x9000_0001 }).is_err());
 }
@@ -103,7 +103,7 @@ fn what_each_credit_is_good_for() {
     let told = Ack { bufs: 10, mseq_ack: 0, empty: 0 };
     let more = Ack { bufs: 10, mseq_ack: 1, empty: 0 };
     let cases = [
-        // Credits, what is said, payload, control.
+        // Credits, the acknowledgement told, payload, control.
         (0, told, Err(Hold::NoCredit), Err(Hold::NoCredit)),
         (0, more, Err(Hold::NoCredit), Err(Hold::NoCredit)),
         (1, told, Err(Hold::Reserved), Err(Hold::MustRaise)),
@@ -128,7 +128,7 @@ fn updates_are_sent_when_the_rule_says() {
         let ack = Ack { bufs, mseq_ack, empty };
         (source.credit_update(ack).is_ok(), source.late_update(ack).is_ok())
     };
-    // Told 64; nothing received; nothing to say.
+    // Told 64; nothing received; nothing to report.
     assert_eq!(due(64, 0, 0), (false, false));
     // 20 received and posted again: 44 left, half as much again is 66. 21: 43 left, 64 is enough.
     assert_eq!(due(64, 21, 0), (false, false));
@@ -287,7 +287,8 @@ fn pipelined_mode_only_with_a_peer_that_wants_it() {
     let result = source.advertise(ACK, buffer(100), 1);
     send(&mut source, result);
     source.handle(&SourceInput::RdmaRdCompl { bytes: 50, wants_pipelined: true }).unwrap();
-    // An unfinished advertisement may remain on the way to Pipelined, not on the way to Buffered.
+    // An unfinished advertisement may remain during a change to Pipelined, not during one to
+    // Buffered.
     assert_eq!(source.change_mode(ACK, Mode::Buffered), Err(Hold::AdvertOutstanding));
     let result = source.change_mode(ACK, Mode::Pipelined);
     send(&mut source, result);
@@ -318,7 +319,7 @@ fn buffered_mode_and_back() {
     assert_eq!(sink.handle(change.message()), Ok(SinkAction::ModeChanged(Mode::Buffered)));
     assert_eq!(source.advertise(ACK, buffer(100), 1), Err(Hold::ModeForbids));
     assert_eq!(source.change_mode(ACK, Mode::Combined), Err(Hold::ModeForbids));
-    // The sink is the master now, and its message travels the other way.
+    // The sink is the master now, and its message travels in the other direction.
     let owed = sink.leave_buffered().unwrap();
     let message = implicit().next_control(ACK, owed).unwrap();
     assert_eq!(message.header()[16], 0x90);
@@ -483,7 +484,7 @@ fn an_answer_behind_unread_payload_is_seen() {
         }
     }
     assert!(source.next_data(ACK, 1).is_ok(), "the source got on before anything was read");
-    // Reading does not tell the source again.
+    // Reading does not report it to the source again.
     let mut sink = Sink::new(&SinkConfig::implicit(1016));
     for message in &arrived {
         if let SinkAction::ForSource(_) = sink.handle(message).unwrap() {

@@ -1,4 +1,4 @@
-//! Stories of two ends: what programs do, and how both see it end.
+//! Stories of two ends: the programs' actions, and the end as both see it.
 
 #[allow(unreachable_pub, reason = "shared by test crates")]
 mod common;
@@ -94,7 +94,7 @@ fn simultaneous_close() {
             end.write(150);
             end.connection.shutdown(0).unwrap();
         }
-        // Both DisConn are on the way before either is seen.
+        // Both DisConn are in flight before either is seen.
         for side in 0..2 {
             while pair.transmit(side) {}
         }
@@ -269,7 +269,7 @@ fn a_broken_rule_ends_the_connection() {
     assert!(violation.to_string().ends_with("(spec 4.1)"));
 }
 
-/// Random programs on random schedules: as long as somebody reads, everything arrives.
+/// Random programs on random schedules: as long as a program reads, everything arrives.
 #[test]
 fn no_schedule_blocks_for_ever() {
     const SEEDS: u64 = 150;
@@ -290,7 +290,7 @@ fn no_schedule_blocks_for_ever() {
                     _ => drop(pair.ends[side].read_one()),
                 }
             }
-            // From here on the programs only read. Whatever was written must come through.
+            // From here on the programs only read. All bytes written must come through.
             pair.drive();
             for side in 0..2 {
                 let (read, written) = (pair.ends[side].read, pair.ends[1 - side].written);

@@ -231,7 +231,7 @@ fn every_section_exists() {
     }
 }
 
-/// What looks similar but is legal.
+/// Cases that look similar but are legal.
 #[test]
 fn neighbours_of_the_rules_are_legal() {
     let mut sink = sink();

@@ -10,7 +10,7 @@ impl Page {
     ///
     /// # Safety
     /// `ptr` must be valid for reads and writes of `len` bytes for as long as `'a`, and all access
-    /// to that memory, by anybody in this process, must be through atomics.
+    /// to that memory, from anywhere in this process, must be through atomics.
     pub unsafe fn from_ptr<'a>(ptr: *mut u8, len: usize) -> Option<&'a Self> {
         if ptr.is_null() || len < SIZE || !(ptr as usize).is_multiple_of(align_of::<Self>()) {
             return None;
@@ -107,11 +107,11 @@ mod reading {
         fn word(&self, at: usize) -> u64 {
             assert!(at < SIZE / 8, "word {at} is outside the page");
             // SAFETY: inside the mapping (asserted), which is aligned to a page, lives as long as
-            // `self` and cannot shrink (sealed); other processes' writes are met by an atomic load.
+            // `self` and cannot shrink (sealed); the load is atomic, as other processes write.
             unsafe { &*self.base.add(at) }.load(Ordering::Acquire)
         }
 
-        /// Copies what is used of the page. Rows that change owner meanwhile are left out.
+        /// Copies the used part of the page. Rows that change owner meanwhile are left out.
         pub fn words(&self) -> Vec<u64> {
             let mut words: Vec<u64> = (0..HEADER_WORDS).map(|at| self.word(at)).collect();
             // Rows beyond were never used; touching them would allocate their pages.

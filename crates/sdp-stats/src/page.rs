@@ -39,7 +39,7 @@ pub const DEVICE_LEN: usize = 32;
 /// Name of the memfd; `/proc/PID/fd/N` reads `/memfd:sdp-stats (deleted)`.
 pub const MEMFD_NAME: &core::ffi::CStr = c"sdp-stats";
 
-/// Who writes the page.
+/// The process that writes the page.
 #[repr(C)]
 pub struct Header {
     /// [`MAGIC`]; stored last when a page is made.
@@ -74,7 +74,7 @@ pub struct Header {
     pub free: AtomicU64,
     /// Fork children, living or not, that have counted here and never had a page of their own.
     pub borrowers: AtomicI64,
-    /// What rules are in force.
+    /// The rules in force.
     pub rules: RuleWords,
     /// The RDMA device of the process.
     pub device: DeviceWords,
@@ -93,7 +93,7 @@ pub struct DeviceWords {
     reserved: AtomicU32,
 }
 
-/// What rules the process goes by, as [`crate::Rules`].
+/// The rules of the process, as [`crate::Rules`].
 #[derive(Debug)]
 #[repr(C)]
 pub struct RuleWords {
@@ -132,8 +132,9 @@ pub struct Totals {
     pub rowless: AtomicU64,
     /// Bytes that the program moved on sockets that the library does not follow; reserved.
     reserved: [AtomicU64; 8],
-    /// Connection ends that never moved a byte on an SDP lane, by reason code. One process may count
-    /// down what another counted up: only the sum over a run's pages is never negative.
+    /// Connection ends that never moved a byte on an SDP lane, by reason code. One process may
+    /// count down an end that another counted up: only the sum over a run's pages is never
+    /// negative.
     pub reasons: [AtomicI64; MAX_REASONS],
     /// Demotions by reason code.
     pub demotions: [AtomicU64; MAX_REASONS],
@@ -166,7 +167,7 @@ pub struct Row {
     pub inode: AtomicU32,
     /// Counters by half, then by [`crate::Counter`]: each half has its own cache line.
     pub counters: [[AtomicU64; COUNTERS]; 2],
-    /// What changes rarely, by half.
+    /// Words that change rarely, by half.
     pub slow: [RowHalf; 2],
 }
 
@@ -181,13 +182,14 @@ pub struct RowHalf {
     pub promoted: AtomicU32,
     /// Times demoted.
     pub demoted: AtomicU32,
-    /// Credits left (`Bufs` minus what is in flight). Between hosts: with the sending half the messages that the
-    /// other end has buffers for, with the receiving one those that this end has told of.
+    /// Credits left (`Bufs` minus the messages in flight). Between hosts: with the sending half the
+    /// messages that the other end has buffers for, with the receiving one those that this end has
+    /// announced.
     pub credits: AtomicU32,
     /// Zero-copy threshold in force, bytes; 0 = never.
     pub threshold: AtomicU32,
-    /// Bytes on the SDP lane not yet read, where the writer knows. On shared memory it does not: readers
-    /// take the difference of what the two ends have counted.
+    /// Bytes on the SDP lane not yet read, where the writer knows. On shared memory it does not:
+    /// readers take the difference of the two ends' counts.
     pub queued: AtomicU32,
     /// Number of the queue pair, 0 = none: this end's with the sending half, the other end's with the receiving one.
     pub queue_pair: AtomicU32,

@@ -87,7 +87,7 @@ pub struct RowView {
     pub halves: [HalfView; 2],
 }
 
-/// What changes rarely in one direction.
+/// Values that change rarely in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HalfView {
     /// Number of [`crate::Lane`].
@@ -152,9 +152,9 @@ pub struct ProcessView {
     pub program: String,
     /// Version of the library, likewise.
     pub version: String,
-    /// What rules it goes by.
+    /// Its rules.
     pub rules: Rules,
-    /// What tunables it goes by.
+    /// Its tunables.
     pub tuned: Tuned,
     /// The RDMA device that it has, or had, open.
     pub device: Option<DeviceView>,
@@ -169,9 +169,9 @@ pub struct ProcessView {
 pub struct DeviceView {
     /// Its name; anything but printable ASCII is replaced by `?`.
     pub name: String,
-    /// How often a queue pair sends again what is not answered.
+    /// How often a queue pair sends a message again that is not answered.
     pub retries: u8,
-    /// How often it sends again what found no receive buffer; 7: for ever.
+    /// How often it sends a message again that found no receive buffer; 7: for ever.
     pub rnr_retries: u8,
 }
 
@@ -448,7 +448,7 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
     })
 }
 
-/// Copies what is used of a page from a file, without mapping it (a file of a hostile process may
+/// Copies the used part of a page from a file, without mapping it (a file of a hostile process may
 /// shrink at any time).
 ///
 /// # Errors
@@ -463,7 +463,7 @@ pub fn read_file(file: &std::fs::File) -> std::io::Result<Vec<u64>> {
 /// Reading failed.
 pub fn read_page_at(file: &std::fs::File, start: u64) -> std::io::Result<Vec<u64>> {
     let mut words = read_words(file, HEADER_WORDS, start)?;
-    // What only looks like the beginning of a page costs no more than that.
+    // A file that only looks like the beginning of a page costs no more than that.
     let is_page = words.len() == HEADER_WORDS && Words(&words).u32(header!(layout)) == LAYOUT;
     if is_page {
         let rows = rows_used(&words);

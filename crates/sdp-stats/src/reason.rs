@@ -2,8 +2,9 @@
 //!
 //! Log lines, reports, `sdp stat` and the documentation (`docs/reason-codes.md`, checked against
 //! this table by a test) all take their words from here. Codes are stable: a new reason gets a new
-//! number, a retired one keeps its own. Readers must tolerate codes that they do not know. The numbers that are
-//! missing (24, 29, 37, 41 to 43) were given to reasons that nothing tells; they are not given again.
+//! number, a retired one keeps its own. Readers must tolerate codes that they do not know. The
+//! numbers that are missing (24, 29, 37, 41 to 43) were given to reasons that the library never
+//! gives; they are not given again.
 
 /// Upper bound of reason codes, exclusive; pages have this many counters.
 pub const MAX_REASONS: usize = 64;
@@ -34,12 +35,12 @@ macro_rules! reasons {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// One sentence: what happened.
+            /// One sentence: the event.
             pub const fn what(self) -> &'static str {
                 match self { $(Self::$variant => $what,)* }
             }
 
-            /// One sentence: what the user can do about it, if anything.
+            /// One sentence: how the user can change it, if at all.
             pub const fn advice(self) -> &'static str {
                 match self { $(Self::$variant => $advice,)* }
             }

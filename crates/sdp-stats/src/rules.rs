@@ -1,4 +1,4 @@
-//! What a page says of the rules that its process goes by.
+//! The rules of a process in its page.
 //!
 //! Written by the library when other rules come into force, or when a rule file that has changed does not;
 //! shown by tools, for which any content is possible.
@@ -10,7 +10,7 @@ use core::sync::atomic::{
 
 use crate::page::{Page, RuleWords};
 
-/// What became of the rule file.
+/// The state of the rule file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RuleState {
@@ -26,7 +26,7 @@ pub enum RuleState {
     OutOfSight = 4,
 }
 
-/// What rules a process goes by.
+/// The rules of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Number of a [`RuleState`].
@@ -92,7 +92,7 @@ impl Default for RuleWords {
 }
 
 impl Page {
-    /// What rules the process goes by.
+    /// The rules of the process.
     pub fn set_rules(&self, rules: &Rules) {
         self.header.rules.set(rules);
     }

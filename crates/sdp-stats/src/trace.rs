@@ -1,8 +1,8 @@
 //! The recorder of a page: the last events of a process's connections.
 //!
-//! A ring that is written without locks, where a connection changes its lane or cannot have one; never for a message.
-//! Each event is numbered. Its number is taken away while it is written and stored last, so that a reader who copies the
-//! ring twice knows what was whole.
+//! A ring that is written without locks, where a connection changes its lane or cannot have one;
+//! never for a message. Each event is numbered. Its number is cleared while it is written and
+//! stored last, so that a reader that copies the ring twice knows which events were whole.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -18,7 +18,7 @@ pub const EVENTS: usize = 127;
 /// Words of an event.
 pub const EVENT_WORDS: usize = 4;
 
-/// What has happened.
+/// The kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -30,7 +30,7 @@ pub enum Kind {
     Fallback = 3,
     /// A half left the lane.
     Demoted = 4,
-    /// What is unread is handed over to somebody who knows the kernel's stream alone.
+    /// Unread bytes are handed over to a process that reads the kernel's stream alone.
     HandOver = 5,
     /// The queue pair to the other host ended.
     LaneLost = 6,
@@ -43,7 +43,7 @@ pub enum Kind {
 /// An event as the writer knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
-    /// What has happened.
+    /// The kind of event.
     pub kind: Kind,
     /// To which half; of both where none is given.
     pub direction: Option<Direction>,
@@ -59,8 +59,8 @@ pub struct Event {
     pub now_ns: u64,
 }
 
-/// Words in shared memory: the number in the first one's lower half, what has happened in its upper; time; descriptor
-/// and ports; who.
+/// Words in shared memory: the number in the first one's lower half, the kind of event in its
+/// upper; time; descriptor and ports; the process.
 #[repr(C)]
 struct Slot([AtomicU64; EVENT_WORDS]);
 

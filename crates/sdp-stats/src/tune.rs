@@ -1,9 +1,9 @@
-//! What tools ask of a process at run time, and which tunables it goes by.
+//! Requests that tools make of a process at run time, and the tunables in force.
 //!
-//! A tool writes a text and then its number; the process reads it when it next waits or makes a connection,
-//! and says so. Both sides believe nothing: a text is a few settings, each of which is judged like any other,
-//! and any content is possible. What a process is asked for can only be asked by who may write to its memory
-//! anyway: its own user, and root.
+//! A tool writes a text and then its number; the process reads it when it next waits or makes a
+//! connection, and answers. Both sides believe nothing: a text is a few settings, each of which is
+//! judged like any other, and any content is possible. Only users that may write to a process's
+//! memory anyway can make requests of it: its own user, and root.
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -12,7 +12,7 @@ use core::sync::atomic::{
 
 use crate::page::Page;
 
-/// Bytes of a request, and of what is told to be in force.
+/// Bytes of a request, and of the text of settings in force.
 pub const TEXT_LEN: usize = 512;
 /// Ends each setting of a text.
 pub const END: u8 = b';';
@@ -31,9 +31,9 @@ pub struct TuneWords {
     /// Settings of that one which it could not take.
     pub refused: AtomicU32,
     reserved: AtomicU32,
-    /// `KEY VALUE`, each ended by [`END`]. The value `default`: as if nobody had asked.
+    /// `KEY VALUE`, each ended by [`END`]. The value `default`: as without a request.
     pub request: [AtomicU64; TEXT_LEN / 8],
-    /// `KEY VALUE ORIGIN`, each ended by [`END`]: what the process goes by.
+    /// `KEY VALUE ORIGIN`, each ended by [`END`]: the settings in force.
     pub in_force: [AtomicU64; TEXT_LEN / 8],
 }
 
@@ -60,7 +60,7 @@ impl Page {
         self.tune.taken.store(number, Release);
     }
 
-    /// What is in force.
+    /// The settings in force.
     pub fn show_tunables(&self, text: &Text) {
         for (word, from) in self.tune.in_force.iter().zip(text.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*from), Relaxed);
@@ -88,11 +88,11 @@ mod asking {
         pub key: String,
         /// Its value, as it would be written.
         pub value: String,
-        /// Who said so: `default`, `rules`, `environment`, `tune`.
+        /// The source: `default`, `rules`, `environment`, `tune`.
         pub origin: String,
     }
 
-    /// What a process says of its tunables. All of it may be untrue.
+    /// A process's statement about its tunables. All of it may be untrue.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct Tuned {
         /// Number of the last request.
@@ -103,12 +103,12 @@ mod asking {
         pub refused: u32,
         /// Text of the last request.
         pub request: String,
-        /// What is in force; empty: the process's library says nothing of it, and takes no requests.
+        /// The settings in force; empty: the process's library reports none, and takes no requests.
         pub in_force: Vec<Setting>,
     }
 
     impl Tuned {
-        /// Reads the text of what is in force; what is no setting is left out.
+        /// Reads the text of settings in force; text that is no setting is left out.
         pub(crate) fn settings(text: &str) -> Vec<Setting> {
             let setting = |one: &str| {
                 let mut words = one.split(' ').map(str::to_string);

@@ -7,9 +7,9 @@
 //! touched when a connection opens, changes lane or closes.
 //!
 //! Connection ends are counted through a [`Verdict`], one word per carrier end that all its holders
-//! share: whoever sees the connection first counts it, every later change moves the one count. So
-//! `sdp + tcp == seen` and `sum(reasons) == tcp` hold over the pages of a run at any quiet moment,
-//! also when processes are killed, without reading each connection's history.
+//! share: the process that sees the connection first counts it, every later change moves the one
+//! count. So `sdp + tcp == seen` and `sum(reasons) == tcp` hold over the pages of a run at any
+//! quiet moment, also when processes are killed, without reading each connection's history.
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -29,9 +29,9 @@ const ALLOCATION_ATTEMPTS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Direction {
-    /// What the program sends.
+    /// Bytes that the program sends.
     Send = 0,
-    /// What the program receives.
+    /// Bytes that the program receives.
     Receive = 1,
 }
 
@@ -62,7 +62,7 @@ pub(crate) const SHARED: u32 = 1;
 
 const _: () = assert!(Counter::Slept as usize + 1 == COUNTERS);
 
-/// Which way a half's payload goes.
+/// The lane of a half's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Lane {
@@ -164,7 +164,7 @@ impl Endpoint {
     }
 }
 
-/// Who the process is, for [`Page::init`].
+/// The identity of the process, for [`Page::init`].
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
     /// Process id in its own pid namespace.
@@ -175,13 +175,13 @@ pub struct Identity<'a> {
     pub uid: u32,
     /// `CLOCK_BOOTTIME` nanoseconds.
     pub now_ns: u64,
-    /// Short name (what rules are matched against); cut after [`PROGRAM_LEN`] bytes.
+    /// Short name (against which rules are matched); cut after [`PROGRAM_LEN`] bytes.
     pub program: &'a [u8],
     /// Version of the library; cut after 32 bytes.
     pub version: &'a [u8],
 }
 
-/// What a new row shows.
+/// The content of a new row.
 #[derive(Debug, Clone, Copy)]
 pub struct NewRow {
     /// Cookie of the carrier socket (`SO_COOKIE`).
@@ -260,8 +260,8 @@ impl<'a> Verdict<'a> {
         self.0.load(Relaxed)
     }
 
-    /// Goes on from what was counted elsewhere, which is not counted again. Without effect for a value that
-    /// says nothing.
+    /// Goes on from a verdict that was counted elsewhere, which is not counted again. Without
+    /// effect for a value that is no verdict.
     pub fn resume(self, raw: u32) {
         if Self::is_counted(raw) {
             self.0.store(raw, Relaxed);
@@ -328,7 +328,7 @@ impl Page {
         h.born_ns.store(who.now_ns, Relaxed);
         store_text(&h.program, who.program.get(..PROGRAM_LEN - 1).unwrap_or(who.program));
         store_text(&h.version, who.version.get(..31).unwrap_or(who.version));
-        // Pairs with the reader's acquire load: who sees the magic sees the sizes.
+        // Pairs with the reader's acquire load: a reader that sees the magic sees the sizes.
         h.magic.store(MAGIC, Release);
     }
 
@@ -376,8 +376,8 @@ impl Page {
 
     /// An end that was counted in `inherited` is counted here from now on.
     pub fn adopt_end(&self, inherited: &Self, verdict: Verdict<'_>) {
-        // Read once: a family member may change it meanwhile, and what goes from the one page must
-        // come to the other.
+        // Read once: a family member may change it meanwhile, and the count taken from one page
+        // must be added to the other.
         let counted = verdict.raw();
         inherited.count_end(counted, -1);
         self.count_end(counted, 1);
@@ -581,7 +581,8 @@ impl Page {
                 Relaxed,
             );
             if fabric == Fabric::Shm {
-                // Implicit: whatever fits into the ring may be sent (protocol credits never run out).
+                // Implicit: as many messages may be sent as fit into the ring (protocol credits
+                // never run out).
                 half.credits.store(u16::MAX.into(), Relaxed);
             }
             half.reason.store(0, Relaxed);
@@ -597,7 +598,7 @@ impl Page {
         }
     }
 
-    /// Who the row is about, learnt after it was opened.
+    /// The addresses of the row's connection, learnt after it was opened.
     pub fn show_ends(&self, id: RowId, local: Endpoint, remote: Endpoint) {
         if let Some(row) = self.row(id) {
             store_ends(row, local, remote);

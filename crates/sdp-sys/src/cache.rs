@@ -37,8 +37,8 @@ pub fn will_write(at: *const u8) {
     }
 }
 
-/// The same value, of which the compiler does not know that it is: what is calculated from it does not wait
-/// for what it was compared with.
+/// The same value, hidden from the compiler: a calculation with it does not wait for the value that
+/// it was compared with.
 #[inline(always)]
 pub fn opaque(value: u64) -> u64 {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]

@@ -1,8 +1,8 @@
 //! Counters that only threads of one process change.
 //!
 //! A locked instruction costs as much as a dozen others, and more where stores before it are still
-//! on their way to a cache line of another CPU. A process with a single thread needs none: what its
-//! signal handlers do to a counter in the middle of an addition is undone (a call that uses a
+//! on their way to a cache line of another CPU. A process with a single thread needs none: a signal
+//! handler in the middle of an addition has its change to the counter undone (a call that uses a
 //! connection) or lost (a statistic of a call that a handler makes within a call) but never torn.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -19,7 +19,7 @@ pub enum Counting {
 }
 
 impl Counting {
-    /// What may be done now. Valid until this thread makes another one: not across a sleep.
+    /// The way that is allowed now. Valid until this thread makes another one: not across a sleep.
     #[inline(always)]
     pub fn now() -> Self {
         if is_single_threaded() { Self::Exclusive } else { Self::Atomic }
@@ -31,7 +31,7 @@ impl Counting {
         matches!(self, Self::Exclusive)
     }
 
-    /// Adds `n`, wrapping, and answers with what was there. Sequentially consistent among threads.
+    /// Adds `n`, wrapping, and returns the value before. Sequentially consistent among threads.
     #[inline(always)]
     pub fn add(self, counter: &AtomicU32, n: u32) -> u32 {
         if self.is_single() {

@@ -1,17 +1,18 @@
 //! A doorbell that processes of other users can ring, and nothing else.
 //!
-//! A connected pair of Unix stream sockets. The owner keeps the end that is waited on, and hands the
-//! end that is written to. Each byte written wakes whoever waits, edge by edge.
+//! A connected pair of Unix stream sockets. The owner keeps the end that is waited on, and passes
+//! on the end that is written to. Each byte written wakes a waiting thread, edge by edge.
 //!
-//! Why not an eventfd or a pipe: whoever rings must not be at the mercy of the owner, nor the owner
-//! of those who ring. Here one write takes no flag of a shared description (`MSG_DONTWAIT`), raises no
-//! signal (`MSG_NOSIGNAL`) and takes no lock that somebody else may hold while the kernel copies from
-//! memory that never comes: a pipe has such a lock. Nobody but the owner has the end that is read.
+//! It is neither an eventfd nor a pipe: the process that signals must not be at the mercy of the
+//! owner, nor the owner at that of the processes that signal. Here one write takes no flag of a
+//! shared description (`MSG_DONTWAIT`), raises no signal (`MSG_NOSIGNAL`) and takes no lock that
+//! another process may hold while the kernel copies from memory that never comes: a pipe has such a
+//! lock. Only the owner has the end that is read.
 //!
-//! What can be sent beside bytes are descriptors. The last close of one that comes from a stranger may
-//! take for ever (a socket that lingers). New kernels refuse them (`SO_PASSRIGHTS`). Elsewhere bytes that
-//! bring some are never taken out, and out-of-band data stands where it was sent (`SO_OOBINLINE`): the
-//! kernel would throw it away, with its descriptors, to get at the bytes behind it.
+//! Beside bytes, descriptors can be sent. The last close of one that comes from a stranger may take
+//! for ever (a socket that lingers). New kernels refuse them (`SO_PASSRIGHTS`). Elsewhere bytes
+//! that bring some are never read, and out-of-band data stands where it was sent (`SO_OOBINLINE`):
+//! the kernel would throw it away, with its descriptors, to get at the bytes behind it.
 
 use crate::{
     errno::Errno,
@@ -24,7 +25,7 @@ use crate::{
 
 /// Most bytes that [`drain`] takes out at a time.
 const DRAIN_MAX: usize = 512;
-/// Descriptors that are not wanted, and bytes, cost what they cost: this often at most.
+/// Unwanted descriptors and bytes are read this often at most.
 const DRAINS: usize = 8;
 /// Whether descriptors may come.
 const SO_PASSRIGHTS: i32 = 83;
@@ -44,8 +45,8 @@ fn set(raw: i32, name: i32, value: i32) -> Result<(), Errno> {
     fd::setsockopt_int(raw, libc::SOL_SOCKET, name, value)
 }
 
-/// Whether a stranger's descriptor is an end of a doorbell of user `uid`'s own making: bytes that we write
-/// there, with our credentials, reach nobody but that user's processes.
+/// Whether a stranger's descriptor is an end of a doorbell of user `uid`'s own making: bytes that
+/// we write there, with our credentials, reach only that user's processes.
 pub fn is_of(raw: i32, uid: u32) -> bool {
     let option = |name| fd::getsockopt_int(raw, libc::SOL_SOCKET, name);
     stat::at_hand(raw).is_ok_and(|stat| stat.is_socket())
@@ -59,14 +60,15 @@ pub fn is_same(raw: i32, id: Identity) -> bool {
     stat::at_hand(raw).is_ok_and(|stat| stat.is_socket() && stat.id == id)
 }
 
-/// Rings; never waits. False: nobody is woken by it, because the doorbell is full or has ended.
+/// Rings; never waits. False: it wakes no thread, because the doorbell is full or has ended.
 pub fn ring(raw: i32) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     kernel::send(raw, &[1], flags) == Ok(1)
 }
 
-/// Takes out all bytes but one, so that the end stays readable: who has been told so and has not looked yet would
-/// otherwise be told nothing. False: descriptors came with them, which stay where they are.
+/// Reads all bytes but one, so that the end stays readable: a thread that was told so and has not
+/// looked yet would otherwise find nothing. False: descriptors came with them, which stay where
+/// they are.
 pub fn drain(raw: i32) -> bool {
     for _ in 0..DRAINS {
         let Ok(waiting) = fd::received(raw) else { return true };
@@ -80,7 +82,7 @@ pub fn drain(raw: i32) -> bool {
         msg.msg_iov = &raw mut iov;
         msg.msg_iovlen = 1;
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        // Without room for control data: that there is some is told by a flag, and none is made ours.
+        // Without room for control data: a flag shows that there is some, and none becomes ours.
         // SAFETY: msg and what it points to outlive the call and are valid for writing.
         let Ok(seen) = (unsafe { sys!(libc::SYS_recvmsg, raw, &raw mut msg, flags) }) else {
             return true;
@@ -88,7 +90,7 @@ pub fn drain(raw: i32) -> bool {
         if msg.msg_flags & libc::MSG_CTRUNC != 0 {
             return false;
         }
-        // As many are there, and nobody else reads here.
+        // As many are there, and no other thread reads here.
         let taken = bytes.get_mut(..seen).map(|to| kernel::receive(raw, to, libc::MSG_DONTWAIT));
         if !matches!(taken, Some(Ok(_))) {
             return true;

@@ -35,7 +35,7 @@ pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
     Ok(value)
 }
 
-/// Cookie of the network namespace of a socket. Kernels before 5.14 tell none.
+/// Cookie of the network namespace of a socket. Kernels before 5.14 report none.
 pub fn netns_cookie(fd: i32) -> Result<u64, Errno> {
     /// `SO_NETNS_COOKIE`
     const NETNS_COOKIE: i32 = 71;
@@ -84,7 +84,7 @@ pub fn stays_open(fd: i32) -> bool {
     descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
 }
 
-/// The lowest free number at or above `min` for what `fd` names.
+/// Duplicates `fd` to the lowest free number at or above `min`.
 pub fn duplicate_above(fd: i32, min: i32, is_kept_by_exec: bool) -> Result<i32, Errno> {
     let made = if is_kept_by_exec {
         kernel::duplicate(fd, min)
@@ -94,7 +94,7 @@ pub fn duplicate_above(fd: i32, min: i32, is_kept_by_exec: bool) -> Result<i32, 
     made.map(|fd| fd as i32)
 }
 
-/// Makes `number` name what `fd` names, instead of what it named. `flags`: `O_CLOEXEC` or 0.
+/// Makes `number` name the same as `fd`, in place of its file before. `flags`: `O_CLOEXEC` or 0.
 pub fn duplicate_to(fd: i32, number: i32, flags: i32) -> Result<(), Errno> {
     kernel::dup3(fd, number, flags).map(drop)
 }
@@ -110,7 +110,7 @@ pub fn write(fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
     kernel::write(fd, bytes)
 }
 
-/// Adds one to an eventfd, which wakes who waits for it.
+/// Adds one to an eventfd, which wakes a thread that waits for it.
 #[inline]
 pub fn ring(event: i32) -> Result<usize, Errno> {
     write(event, &1u64.to_ne_bytes())
@@ -129,7 +129,7 @@ pub fn poll(set: &mut [libc::pollfd], timeout_ns: Option<i64>) -> Result<usize, 
     kernel::poll(set, timeout_ns.map(|_| &mut time))
 }
 
-/// What is new at one descriptor now; 0 where the kernel does not tell.
+/// The events at one descriptor now; 0 where the kernel does not report them.
 #[inline]
 pub fn readiness(fd: i32, events: i16) -> i16 {
     let mut set = [libc::pollfd { fd, events, revents: 0 }];
@@ -138,7 +138,7 @@ pub fn readiness(fd: i32, events: i16) -> i16 {
     if asked.is_ok() { one.revents } else { 0 }
 }
 
-/// What is new at one descriptor: [`poll`] for one. 0: nothing in time.
+/// The events at one descriptor: [`poll`] for one. 0: nothing in time.
 #[inline(never)]
 pub fn poll_one(fd: i32, events: i16, timeout_ns: Option<i64>) -> Result<i16, Errno> {
     let mut set = [libc::pollfd { fd, events, revents: 0 }];
@@ -158,7 +158,7 @@ pub fn shutdown(fd: i32, how: i32) -> Result<usize, Errno> {
     kernel::shutdown(fd, how)
 }
 
-/// Sends once, to whom the socket is connected to; how many bytes.
+/// Sends once, to the peer of the socket; how many bytes.
 #[inline]
 pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
     kernel::send(fd, bytes, flags)

@@ -1,8 +1,9 @@
 //! Whether the program began under a seccomp filter.
 //!
-//! Service managers and containers install filters that a program does not know of. Some end the process for a call that
-//! is not on their list, and nobody can ask what is on it. Calls that few programs make (those that reach into another
-//! process) are not made under one. Where the program itself installs a filter, the library is out of business before.
+//! Service managers and containers install filters that a program does not know of. Some end the
+//! process for a call that is not on their list, and the list cannot be asked for. Calls that few
+//! programs make (those that reach into another process) are not made under one. Where the program
+//! itself installs a filter, the library is out of business before.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

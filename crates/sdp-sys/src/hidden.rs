@@ -34,12 +34,13 @@ impl Hidden {
     }
 
     /// Whether the number still names our file. Costs one fstat. (All eventfds have one inode, so
-    /// another eventfd at our number goes unnoticed.) Never waits for a file system, whatever stands there.
+    /// another eventfd at our number goes unnoticed.) Never waits for a file system, whatever file
+    /// is there.
     pub fn is_ours(&self) -> bool {
         self.stat().is_some()
     }
 
-    /// What the kernel tells of our file; `None`: the number does not name it any more.
+    /// The kernel's description of our file; `None`: the number does not name it any more.
     pub fn stat(&self) -> Option<Stat> {
         stat::at_hand(self.fd).ok().filter(|stat| stat.id == self.id)
     }
@@ -72,8 +73,9 @@ static IN_USE: AtomicU32 = AtomicU32::new(0);
 /// How long [`await_unused`] waits for a thread that gets no CPU.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// A hidden number is being used: from before it is read until the system call that it is for has begun. Whoever gives the
-/// number to the program waits for that ([`await_unused`]). For short calls, with signals deferred.
+/// A hidden number is being used: from before it is read until the system call that it is for has
+/// begun. The thread that gives the number to the program waits for that ([`await_unused`]). For
+/// short calls, with signals deferred.
 #[derive(Debug)]
 pub struct InUse {
     is_counted: bool,
@@ -100,8 +102,8 @@ impl Drop for InUse {
     }
 }
 
-/// Nobody finds a hidden number any more, which the program is about to get, or which is about to be closed: waits for those
-/// that found it before. For one that uses none itself.
+/// The program is about to get a hidden number, or it is about to be closed, and no thread can find
+/// it any more: waits for those that found it before. For one that uses none itself.
 #[cold]
 pub fn await_unused() {
     let end = monotonic_ns().saturating_add(PATIENCE_NS);
@@ -121,8 +123,9 @@ impl Drop for Hidden {
     fn drop(&mut self) {
         let is_ours = match stat::at_hand(self.fd) {
             Ok(stat) => stat.id == self.id,
-            // What cannot be asked what it is: a directory of `/proc` of a process that has been reaped, with a kernel
-            // that counts what is in it (since 6.2). So was ours, then, as long as nobody else keeps such.
+            // A file about which nothing can be asked: a directory of `/proc` of a process that has
+            // been reaped, with a kernel that counts its entries (since 6.2). Ours was one, then,
+            // as long as no other part of the process keeps such.
             Err(error) => error == Errno::ENOENT && fd::is_path(self.fd),
         };
         if is_ours {

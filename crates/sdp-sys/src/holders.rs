@@ -1,10 +1,9 @@
-//! Whether an ancestor, or another process that one knows of, has a socket open too, as far as /proc
-//! tells.
+//! Whether an ancestor, or another known process, has a socket open too, as far as /proc shows.
 //!
-//! For connections that a process did not begin itself but got by exec or SCM_RIGHTS, and for those that
-//! a relative took along into a sandbox: somebody may still use them, with or without this library.
-//! Nothing here is cheap (a link is read per descriptor of each process asked); it is for decisions made
-//! once per connection.
+//! For connections that a process did not begin itself but got by exec or SCM_RIGHTS, and for those
+//! that a family member took along into a sandbox: another process may still use them, with or
+//! without this library. Nothing here is cheap (a link is read per descriptor of each process
+//! asked); it is for decisions made once per connection.
 
 use core::ffi::CStr;
 
@@ -26,7 +25,7 @@ const ENTRIES: usize = 1024;
 const RECORD_LEN: usize = 16;
 const NAME: usize = 19;
 
-/// What could be found out.
+/// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// None of the processes has it open.
@@ -66,8 +65,9 @@ impl Search {
         Held::No
     }
 
-    /// Asks every process but the calling one. As a user without privileges, [`Held::Unknown`] as soon
-    /// as anybody else runs something, or where /proc shows nobody else's (`hidepid`).
+    /// Asks every process but the calling one. As a user without privileges, [`Held::Unknown`] as
+    /// soon as another user runs something, or where /proc does not show other users' processes
+    /// (`hidepid`).
     pub fn everybody(&mut self) -> Held {
         let me = pid::current();
         let mut is_complete = false;
@@ -181,7 +181,7 @@ pub(crate) fn each_entry(path: &CStr, each: &mut dyn FnMut(i32, &CStr) -> Held) 
     }
 }
 
-/// The first entry's name, and what follows the entry.
+/// The first entry's name, and the bytes behind the entry.
 fn split_entry(entries: &[u8]) -> Option<(&CStr, &[u8])> {
     let length: [u8; 2] = entries.get(RECORD_LEN..RECORD_LEN + 2)?.try_into().ok()?;
     let length = usize::from(u16::from_ne_bytes(length));
@@ -201,7 +201,8 @@ pub(crate) fn state_of(pid: i32) -> Option<u8> {
     stat_fields(pid, &mut text)?.next()?.first().copied()
 }
 
-/// Whether a process is on its way out, as the kernel tells it: its descriptors are being closed, or are closed.
+/// Whether a process is on its way out, by the kernel's word: its descriptors are being closed, or
+/// are closed.
 pub(crate) fn is_exiting(pid: i32) -> bool {
     const PF_EXITING: u64 = 4;
     const FLAGS: usize = 6; // behind the state
@@ -214,7 +215,7 @@ pub(crate) fn is_exiting(pid: i32) -> bool {
 /// Bytes of a process's `stat` that are looked at.
 const STAT: usize = 256;
 
-/// What a process's `stat` says behind its name: state, parent and so on.
+/// The fields of a process's `stat` behind its name: state, parent and so on.
 fn stat_fields(pid: i32, text: &mut [u8; STAT]) -> Option<impl Iterator<Item = &[u8]>> {
     let file = procfs::open(path_of(pid, b"/stat")?.text()).ok()?;
     let len = procfs::read(file.raw(), text).ok()?;
@@ -282,7 +283,7 @@ mod tests {
         let number = inode(&socket);
         let mut child =
             Command::new("sleep").arg("20").stdin(socket_as_input(socket)).spawn().unwrap();
-        // As a user without privileges, other users' processes may be met first.
+        // As a user without privileges, the search may come across other users' processes first.
         assert_ne!(Search::new(number).everybody(), Held::No);
         assert_eq!(Search::new(number).process(child.id() as i32), Held::Yes);
         child.kill().unwrap();

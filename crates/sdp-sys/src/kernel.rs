@@ -1,10 +1,11 @@
 //! System calls that safe code may make: a table of their signatures.
 //!
-//! Called by the other modules here, which give results their types, and by rooms of the socket layer. What a row takes is
-//! what the kernel asks for, so that no argument can make it touch memory which the caller has not lent: an address is
-//! that of an argument borrowed for the call, its length is that argument's own, and where the kernel writes, any
-//! bytes are a value. Calls whose arguments are the program's own addresses, or that unmap memory, are not
-//! here: whoever makes one of those uses [`crate::sys`] and says why it may.
+//! Called by the other modules here, which give results their types, and by rooms of the socket
+//! layer. A row takes the arguments that the kernel asks for, so that no argument can make it touch
+//! memory which the caller has not lent: an address is that of an argument borrowed for the call,
+//! its length is that argument's own, and where the kernel writes, any bytes are a value. Calls
+//! whose arguments are the program's own addresses, or that unmap memory, are not here: callers
+//! that make one of those use [`crate::sys`] and say why they may.
 
 use core::{
     ffi::CStr,
@@ -13,7 +14,8 @@ use core::{
 
 use crate::{OwnedFd, errno::Errno, sys};
 
-/// What the kernel may fill with any bytes, and what may be made of zeros or of bytes that came from somewhere.
+/// Types that the kernel may fill with any bytes, and that may be made of zeros or of bytes of any
+/// origin.
 ///
 /// # Safety
 /// Each pattern of bits, zeros among them, is a value.
@@ -67,7 +69,7 @@ pub const fn zeroed<T: Plain>() -> T {
     unsafe { core::mem::zeroed() }
 }
 
-/// The value whose bytes `bytes` begins with. `None`: there are fewer.
+/// The value at the beginning of `bytes`. `None`: there are fewer.
 #[inline]
 pub fn from_bytes<T: Plain>(bytes: &[u8]) -> Option<T> {
     let whole = bytes.get(..size_of::<T>())?;
@@ -109,7 +111,7 @@ table! {
     close(fd: i32) = SYS_close(fd);
     /// Closes the numbers from `first` to `last`.
     close_range(first: u32, last: u32, flags: i32) = SYS_close_range(first, last, flags);
-    /// Makes `number` name what `fd` names.
+    /// Makes `number` name the same as `fd`.
     dup3(fd: i32, number: i32, flags: i32) = SYS_dup3(fd, number, flags);
     /// Flags of the open file description.
     status_flags(fd: i32) = SYS_fcntl(fd, libc::F_GETFL, 0);
@@ -117,19 +119,19 @@ table! {
     set_status_flags(fd: i32, flags: i32) = SYS_fcntl(fd, libc::F_SETFL, flags);
     /// Flags of the number.
     descriptor_flags(fd: i32) = SYS_fcntl(fd, libc::F_GETFD, 0);
-    /// The lowest free number from `min` on for what `fd` names.
+    /// Duplicates `fd` to the lowest free number from `min` on.
     duplicate(fd: i32, min: i32) = SYS_fcntl(fd, libc::F_DUPFD, min);
     /// The same, closed by exec.
     duplicate_cloexec(fd: i32, min: i32) = SYS_fcntl(fd, libc::F_DUPFD_CLOEXEC, min);
-    /// Who holds a lock that is in the way of `lock`.
+    /// The holder of a lock that is in the way of `lock`.
     blocking_lock(fd: i32, lock: &mut libc::flock) = SYS_fcntl(fd, libc::F_GETLK, from_mut(lock));
     /// Takes or returns a lock of the process's own.
     set_lock(fd: i32, lock: &libc::flock) = SYS_fcntl(fd, libc::F_SETLK, from_ref(lock));
     /// The same for a lock of the open file description.
     set_file_lock(fd: i32, lock: &libc::flock) = SYS_fcntl(fd, libc::F_OFD_SETLK, from_ref(lock));
-    /// Whom a signal of readiness goes to (`struct f_owner_ex`).
+    /// The receiver of a signal of readiness (`struct f_owner_ex`).
     owner(fd: i32, owner: &mut [u32; 2]) = SYS_fcntl(fd, F_GETOWN_EX, from_mut(owner));
-    /// Sets whom it goes to.
+    /// Sets that receiver.
     set_owner(fd: i32, owner: &[u32; 2]) = SYS_fcntl(fd, F_SETOWN_EX, from_ref(owner));
     /// Which signal it is.
     owners_signal(fd: i32) = SYS_fcntl(fd, F_GETSIG);
@@ -148,14 +150,14 @@ table! {
         = SYS_openat(directory, path.as_ptr(), flags, mode);
     /// Makes a directory.
     mkdirat(directory: i32, path: &CStr, mode: u32) = SYS_mkdirat(directory, path.as_ptr(), mode);
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     readlinkat(directory: i32, path: &CStr, to: &mut [u8])
         = SYS_readlinkat(directory, path.as_ptr(), to.as_mut_ptr(), to.len());
     /// Entries of a directory.
     getdents(fd: i32, to: &mut [u8]) = SYS_getdents64(fd, to.as_mut_ptr(), to.len());
-    /// What a descriptor names.
+    /// The file of a descriptor.
     fstat(fd: i32, stat: &mut libc::stat) = SYS_fstat(fd, from_mut(stat));
-    /// What a path names.
+    /// The file of a path.
     fstatat(directory: i32, path: &CStr, stat: &mut libc::stat, flags: i32)
         = SYS_newfstatat(directory, path.as_ptr(), from_mut(stat), flags);
     /// Reads once.
@@ -168,7 +170,7 @@ table! {
         = SYS_pread64(fd, to.as_mut_ptr(), to.len(), at);
     /// Moves the place at which a file is read.
     lseek(fd: i32, by: i64, from: i32) = SYS_lseek(fd, by, from);
-    /// What is known of a file's file system.
+    /// Properties of a file's file system.
     fstatfs(fd: i32, system: &mut libc::statfs) = SYS_fstatfs(fd, from_mut(system));
     /// Writes once.
     write(fd: i32, bytes: &[u8]) = SYS_write(fd, bytes.as_ptr(), bytes.len());
@@ -206,7 +208,7 @@ table! {
     accept4(fd: i32, flags: i32) = SYS_accept4(fd, 0, 0, flags);
     /// Ends one direction or both.
     shutdown(fd: i32, how: i32) = SYS_shutdown(fd, how);
-    /// Sends to whom the socket is connected to.
+    /// Sends to the peer of the socket.
     send(fd: i32, bytes: &[u8], flags: i32)
         = SYS_sendto(fd, bytes.as_ptr(), bytes.len(), flags, 0, 0);
     /// Receives.
@@ -244,7 +246,7 @@ table! {
     dumpable() = SYS_prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0);
     /// A descriptor of a process.
     pidfd_open(pid: i32) = SYS_pidfd_open(pid, 0);
-    /// A descriptor for what a number names in another process.
+    /// Duplicates a descriptor of another process.
     pidfd_getfd(process: i32, number: u32) = SYS_pidfd_getfd(process, number, 0);
     /// Waits for a child.
     wait4(pid: i32, status: &mut i32, options: i32) = SYS_wait4(pid, from_mut(status), options, 0);
@@ -271,7 +273,7 @@ table! {
     getrandom(to: &mut [u64], flags: u32) = SYS_getrandom(to.as_mut_ptr(), size_of_val(to), flags);
     /// Sets the thread's mask of signals.
     set_signal_mask(how: i32, set: &u64) = SYS_rt_sigprocmask(how, from_ref(set), 0, 8);
-    /// The same; what it was before.
+    /// The same; returns the mask before.
     exchange_signal_mask(how: i32, set: &u64, before: &mut u64)
         = SYS_rt_sigprocmask(how, from_ref(set), from_mut(before), 8);
 }
@@ -288,7 +290,7 @@ const SIOCATMARK: libc::c_ulong = 0x8905;
 /// `NS_GET_NSTYPE`
 const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 
-/// Receives from a netlink socket; how many bytes, and who sent them.
+/// Receives from a netlink socket; how many bytes, and the sender.
 pub fn receive_from(
     fd: i32,
     to: &mut [u8],
@@ -298,7 +300,7 @@ pub fn receive_from(
     let mut len = size_of::<libc::sockaddr_nl>() as u32;
     let (at, room) = (to.as_mut_ptr(), to.len());
     let (address, length) = (&raw mut from, &raw mut len);
-    // SAFETY: the buffer, the address and its length outlive the call, and are as long as it is told.
+    // SAFETY: the buffer, the address and its length outlive the call, and have the lengths given.
     let got = unsafe { sys!(libc::SYS_recvfrom, fd, at, room, flags, address, length) }?;
     Ok((got, from))
 }
@@ -329,8 +331,8 @@ pub fn name_of<T: Plain>(fd: i32, end: End, to: &mut T) -> Result<usize, Errno> 
     Ok(len as usize)
 }
 
-/// A socket option, which begins as zeros: no option of which the kernel reads what it is given has an address in it
-/// then. How many bytes the kernel has written.
+/// A socket option, which begins as zeros: no option whose value the kernel reads first has an
+/// address in it then. How many bytes the kernel has written.
 pub fn getsockopt<T: Plain>(fd: i32, level: i32, name: i32, to: &mut T) -> Result<usize, Errno> {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_GET_FILTER) {
         return Err(Errno(libc::EINVAL)); // its length is a number of instructions
@@ -342,7 +344,7 @@ pub fn getsockopt<T: Plain>(fd: i32, level: i32, name: i32, to: &mut T) -> Resul
     Ok(len as usize)
 }
 
-/// How much there is of a socket option, where the kernel tells that to those who have no room for it.
+/// The length of a socket option, where the kernel reports it to callers without room for it.
 pub fn getsockopt_len(fd: i32, level: i32, name: i32) -> Result<u32, Errno> {
     let mut len = 0u32;
     // SAFETY: the length outlives the call; there is no buffer, and room for none.
@@ -350,7 +352,8 @@ pub fn getsockopt_len(fd: i32, level: i32, name: i32) -> Result<u32, Errno> {
     Ok(len)
 }
 
-/// Zeros of `len` bytes, at `wanted` if nothing is there. Of `flags` those that would replace what is there are left out.
+/// Zeros of `len` bytes, at `wanted` if nothing is there. Flags that would replace an existing
+/// mapping are left out.
 pub fn map_zeros(len: usize, wanted: usize, flags: i32) -> Result<core::ptr::NonNull<u8>, Errno> {
     const NO_FILE: i32 = -1;
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -360,14 +363,15 @@ pub fn map_zeros(len: usize, wanted: usize, flags: i32) -> Result<core::ptr::Non
     core::ptr::NonNull::new(at as *mut u8).ok_or(Errno::ENOMEM)
 }
 
-/// What the kernel told the process when it began (`AT_…`); 0: nothing of that kind.
+/// A value that the kernel gave the process when it began (`AT_…`); 0: nothing of that kind.
 pub fn auxiliary(kind: libc::c_ulong) -> usize {
     // SAFETY: no preconditions.
     unsafe { libc::getauxval(kind) as usize }
 }
 
-/// Whether the kernel reads eight bytes at `at`: it looks at a set of signals before what is to be done with it, which is
-/// nothing here. Every filter of system calls allows this one. Another thread may unmap the place afterwards.
+/// Whether the kernel reads eight bytes at `at`: it reads a set of signals before the operation on
+/// it, which is none here. Every filter of system calls allows this one. Another thread may unmap
+/// the place afterwards.
 pub fn is_readable(at: usize) -> bool {
     /// None of the changes that the call can make.
     const NO_CHANGE: i32 = -1;

@@ -2,8 +2,8 @@
 //!
 //! Everything the library does on its own behalf (its hidden descriptors, its probes of a carrier,
 //! its wake-ups) goes to the kernel through [`raw`], so that it can never re-enter the hooks, never
-//! touches `errno` and never is a cancellation point. What must be a cancellation point (a blocking
-//! wait on behalf of the program) is called through libc by the preload crate instead.
+//! touches `errno` and never is a cancellation point. The preload crate makes calls that must be
+//! cancellation points (a blocking wait on behalf of the program) through libc instead.
 //!
 //! The crate refuses policy: it knows no connection, no lane and no rule.
 

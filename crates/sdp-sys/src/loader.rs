@@ -10,8 +10,8 @@ const SEGMENTS_MAX: usize = 16;
 /// Bytes of the loader's first page, in which its header and the list of its segments must lie.
 const FIRST_PAGE: usize = 4096;
 
-/// The address behind the last byte of the loader's last segment. `None`: the process has none (a static program, or the
-/// loader was started as the program), or its header is not what was expected.
+/// The address behind the last byte of the loader's last segment. `None`: the process has none (a
+/// static program, or the loader was started as the program), or its header is not as expected.
 pub fn end() -> Option<usize> {
     let base = crate::kernel::auxiliary(libc::AT_BASE);
     if base == 0 || !base.is_multiple_of(FIRST_PAGE) {
@@ -20,7 +20,8 @@ pub fn end() -> Option<usize> {
     if !is_mapped(base) {
         return None; // a loader whose addresses do not begin at 0: it lies elsewhere
     }
-    // SAFETY: the page can be read, by the kernel's word, and nobody unmaps the loader while the process lives.
+    // SAFETY: the page can be read, by the kernel's word, and the loader is never unmapped while
+    // the process lives.
     let header = unsafe { (base as *const libc::Elf64_Ehdr).read() };
     let (offset, count) = (header.e_phoff as usize, header.e_phnum as usize);
     let size = size_of::<libc::Elf64_Phdr>();
@@ -33,7 +34,7 @@ pub fn end() -> Option<usize> {
         return None;
     }
     let first = (base + offset) as *const libc::Elf64_Phdr;
-    // SAFETY: within the first page, aligned; plain data that nobody writes.
+    // SAFETY: within the first page, aligned; plain data that is never written.
     let segments = unsafe { core::slice::from_raw_parts(first, count) };
     let loaded = segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
     let last = loaded.map(|segment| segment.p_vaddr.saturating_add(segment.p_memsz)).max()?;

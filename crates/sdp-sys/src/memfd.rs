@@ -39,7 +39,7 @@ fn create(name: &CStr, flags: u32) -> Result<OwnedFd, Errno> {
     kernel::owned(kernel::memfd_create(name, flags))
 }
 
-/// Soft RLIMIT_FSIZE in bytes: what writes there, or makes a file longer, gets SIGXFSZ.
+/// Soft RLIMIT_FSIZE in bytes: a process that writes there, or makes a file longer, gets SIGXFSZ.
 ///
 /// # Errors
 /// A sandbox forbids the question.
@@ -71,22 +71,22 @@ pub fn map_at(fd: i32, len: usize, wanted: usize) -> Result<NonNull<u8>, Errno> 
 /// Ends a mapping made by [`map`].
 ///
 /// # Safety
-/// `addr` and `len` are those of one mapping of ours that nobody uses any more.
+/// `addr` and `len` are those of one mapping of ours that nothing uses any more.
 pub unsafe fn unmap(addr: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { sys!(libc::SYS_munmap, addr.as_ptr(), len) };
 }
 
-/// Gives the pages of a part of a shared mapping of a memory file back to the kernel: for everybody who
-/// maps the file it reads as zero from then on. Needs no descriptor; a file with [`FORBIDDEN_SEALS`]
-/// refuses.
+/// Gives the pages of a part of a shared mapping of a memory file back to the kernel: all processes
+/// that map the file read zeros there from then on. Needs no descriptor; a file with
+/// [`FORBIDDEN_SEALS`] refuses.
 ///
 /// # Errors
 /// EINVAL when the mapping is locked in memory; EPERM, EACCES, ENOSYS.
 ///
 /// # Safety
-/// `addr` is page aligned, `len` a multiple of the page size within one mapping of [`map`], and nobody
-/// needs what the bytes hold.
+/// `addr` is page aligned, `len` a multiple of the page size within one mapping of [`map`], and the
+/// bytes are not needed any more.
 pub unsafe fn reclaim(addr: NonNull<u8>, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise; the mapping stays.
     unsafe { sys!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_REMOVE) }.map(drop)

@@ -39,21 +39,23 @@ impl Deref for Zeros {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the value's own mapping of that many bytes, which nobody else writes (see `shared`).
+        // SAFETY: the value's own mapping of that many bytes, which nothing else writes (see
+        // `shared`).
         unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Zeros {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the value's own mapping of that many bytes, which nobody else writes (see `shared`).
+        // SAFETY: the value's own mapping of that many bytes, which nothing else writes (see
+        // `shared`).
         unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Zeros {
     fn drop(&mut self) {
-        // SAFETY: the value's own mapping, which nobody borrows any more.
+        // SAFETY: the value's own mapping, which nothing borrows any more.
         let _ = unsafe { sys!(libc::SYS_munmap, self.at.as_ptr(), self.len) };
     }
 }
@@ -80,7 +82,7 @@ mod tests {
     fn what_is_mapped_is_readable() {
         const PAGE: usize = 4096;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a mapping of our own, whose second page nobody may read.
+        // SAFETY: a mapping of our own, whose second page must not be read.
         let page = unsafe {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(core::ptr::null_mut(), 2 * PAGE, rights, flags, -1, 0);

@@ -1,8 +1,8 @@
 //! sock_diag: asks the kernel which socket of this network namespace has a given TCP address pair.
 //!
-//! Used to find out whether the other end of a connection lives on this host, whose it is, and to
-//! check a proof of possession against it. Only exact questions about one pair are asked, never
-//! dumps. An answer is taken only from the kernel, only for the pair asked for.
+//! Used to find out whether the other end of a connection lives on this host and which user owns
+//! it, and to check a proof of possession against it. Only exact questions about one pair are
+//! asked, never dumps. An answer is taken only from the kernel, only for the pair asked for.
 
 use crate::{
     errno::Errno,
@@ -59,7 +59,7 @@ pub struct Entry {
     pub inode: u32,
 }
 
-/// What a TCP socket has moved so far, as the kernel counts it.
+/// The bytes that a TCP socket has moved so far, as the kernel counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
     /// TCP state number (1 is ESTABLISHED).
@@ -70,7 +70,8 @@ pub struct Counters {
     pub transmitted: u64,
 }
 
-/// Attribute INET_DIAG_SOCKOPT, told unasked by Linux 5.10 and newer: a bit for each of some options.
+/// Attribute INET_DIAG_SOCKOPT, which Linux 5.10 and newer send unasked: a bit for each of some
+/// options.
 const OPTIONS: u16 = 22;
 /// `IP_MULTICAST_LOOP` among them, in the first byte.
 const OPTION_MULTICAST_LOOP: u8 = 1 << 4;
@@ -152,7 +153,7 @@ impl Diag {
     }
 }
 
-/// What the attribute INET_DIAG_INFO, a `tcp_info`, says of the bytes that were moved.
+/// The bytes moved, from the attribute INET_DIAG_INFO, a `tcp_info`.
 fn counters(bytes: &[u8]) -> Option<Counters> {
     let info = attribute(bytes, INFO)?;
     let wide = |at| field(info, at).map(u64::from_ne_bytes);
@@ -298,14 +299,14 @@ mod tests {
         let raw = std::os::fd::AsRawFd::as_raw_fd(&listener);
         crate::fd::setsockopt_int(raw, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0).unwrap();
         let later = diag.find_marked(&pair).unwrap().unwrap().1;
-        // Before Linux 5.10 neither is told.
+        // Before Linux 5.10 neither is reported.
         assert!(matches!((told, later), (Some(true), Some(false)) | (None, None)));
     }
 
     #[test]
     fn unused_pair_is_not_found() {
         let mut diag = Diag::open().unwrap();
-        // Ports below the ephemeral range on an address nobody binds.
+        // Ports below the ephemeral range on an address that no process binds.
         let mut pair = pair();
         pair.local[..4].copy_from_slice(&[127, 213, 9, 77]);
         assert_eq!(diag.find(&pair).unwrap(), None);

@@ -1,7 +1,7 @@
 //! A descriptor that closes itself.
 //!
 //! Used wherever a function can fail between making a descriptor and handing it over, so that no
-//! way out of it leaks one. It refuses to be copied and knows nothing of what it names.
+//! way out of it leaks one. It refuses to be copied and knows nothing of the file that it names.
 
 use crate::fd;
 

@@ -17,10 +17,10 @@ static SHARED: AtomicU8 = AtomicU8::new(0);
 /// Something was made to run on this process's memory by other means than libc's: it may be a thread that
 /// libc does not know. Or a thread was cancelled. Set before, never cleared.
 const THREADED: u8 = 1;
-/// A thread lent its memory to a child and has not been seen since. Whoever looks whether there is a second thread
-/// looks for the child, too.
+/// A thread lent its memory to a child and has not been seen since. A call that looks whether there
+/// is a second thread looks for the child, too.
 const LENT: u8 = 2;
-/// libc tells whether there is a second thread. Not known before [`ask_libc`].
+/// libc reports whether there is a second thread. Not known before [`ask_libc`].
 const TOLD: u8 = 4;
 
 /// Where libc's own knowledge of whether the process has a second thread is; null where it has none (musl). A
@@ -47,8 +47,8 @@ fn knowledge() -> *const core::ffi::c_char {
     at
 }
 
-/// Asks whether libc tells of a second thread, as glibc has done since 2.32. Once, before [`is_single_threaded`] may
-/// say yes; false: this is another C library.
+/// Asks whether libc reports a second thread, as glibc has done since 2.32. Once, before
+/// [`is_single_threaded`] may say yes; false: this is another C library.
 pub fn ask_libc() -> bool {
     let is_told = !knowledge().is_null();
     if is_told {
@@ -63,7 +63,7 @@ pub fn ask_libc() -> bool {
 /// becomes false within a section ([`crate::section`]).
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
-    // SAFETY: where libc tells, it is a byte that only libc writes; read like any other flag.
+    // SAFETY: where libc reports it, it is a byte that only libc writes; read like any other flag.
     SHARED.load(Relaxed) == TOLD && unsafe { knowledge().read_volatile() } != 0
 }
 
@@ -88,7 +88,7 @@ pub fn effective_user() -> Result<u32, Errno> {
     kernel::geteuid().map(|uid| uid as u32)
 }
 
-/// A descriptor of our own for what `number` names in process `pid`, if we may.
+/// Duplicates descriptor `number` of process `pid` into this process, if we may.
 pub fn descriptor_of(pid: i32, number: u32) -> Result<OwnedFd, Errno> {
     let process = owned(kernel::pidfd_open(pid))?;
     owned(kernel::pidfd_getfd(process.raw(), number))
@@ -101,8 +101,8 @@ pub fn exit(code: i32) -> ! {
     }
 }
 
-/// Whether the caller may be a vfork child of process `owner`, running on its memory: free unless this
-/// thread called vfork before; then one system call tells.
+/// Whether the caller may be a vfork child of process `owner`, running on its memory: free unless
+/// this thread called vfork before; then one system call finds out.
 #[inline]
 pub fn is_borrowed(owner: u32) -> bool {
     let slot = tls::slot(tls::Slot::Borrowed);
@@ -130,8 +130,8 @@ pub fn count_as_threaded() {
     SHARED.fetch_or(THREADED, Relaxed);
 }
 
-/// The calling thread is about to give its memory to a child, and waits until that is gone or has a memory of its own.
-/// What is lent by who borrowed it stays borrowed.
+/// The calling thread is about to give its memory to a child, and waits until that is gone or has a
+/// memory of its own. Memory that is lent by a process that borrowed it stays borrowed.
 #[inline]
 pub fn lend() {
     SHARED.fetch_or(LENT, Relaxed);
@@ -142,8 +142,8 @@ pub fn lend() {
 const LENDS: usize = 1;
 const FORKS: usize = 2;
 
-/// Notes that the calling thread, which runs on borrowed memory, forks: whose child has its descriptors, which the
-/// memory that is copied says nothing of.
+/// Notes that the calling thread, which runs on borrowed memory, forks: the child has its
+/// descriptors, of which the copied memory has no record.
 pub fn begin_borrowed_fork() {
     tls::slot(tls::Slot::Borrowed).fetch_or(FORKS, Relaxed);
 }
@@ -155,7 +155,7 @@ pub fn end_borrowed_fork() -> bool {
     slot.load(Relaxed) & FORKS != 0 && slot.fetch_and(!FORKS, Relaxed) & FORKS != 0
 }
 
-/// In a fork child, the only thread of which has just forked: nobody here has lent anything.
+/// In a fork child, whose only thread has just forked: it has lent nothing.
 pub fn forked() {
     if SHARED.load(Relaxed) & LENT != 0 {
         SHARED.fetch_and(!LENT, Relaxed);
@@ -163,9 +163,9 @@ pub fn forked() {
     }
 }
 
-/// Whether process `pid` has ended: `pidfd_open` says ESRCH, or the descriptor polls readable (a
-/// zombie has ended too, which `kill(pid, 0)` would not tell). A reused id counts as alive, and so
-/// does anything that cannot be found out: safe, merely slow.
+/// Whether process `pid` has ended: `pidfd_open` returns ESRCH, or the descriptor polls readable (a
+/// zombie has ended too, which `kill(pid, 0)` would not show). A reused id counts as alive, and so
+/// does a process about which that cannot be found out: safe, merely slow.
 pub fn is_dead(pid: i32) -> bool {
     match owned(kernel::pidfd_open(pid)) {
         Err(e) => e == Errno::ESRCH,
@@ -178,7 +178,7 @@ pub fn has_ended_or_is_about_to(pid: i32) -> bool {
     is_dead(pid) || crate::holders::is_exiting(pid)
 }
 
-/// Whether process `pid` is stopped by a signal or a tracer, as far as /proc tells.
+/// Whether process `pid` is stopped by a signal or a tracer, as far as /proc shows.
 pub fn is_stopped(pid: i32) -> bool {
     matches!(crate::holders::state_of(pid), Some(b'T' | b't'))
 }
@@ -188,8 +188,8 @@ pub fn has_ended(pidfd: i32) -> bool {
     fd::readiness(pidfd, libc::POLLIN) != 0
 }
 
-/// Whether this process's children are born into another process namespace than its own, as the kernel tells
-/// it. False where it cannot be found out (no `/proc`).
+/// Whether this process's children are born into another process namespace than its own, by the
+/// kernel's word. False where it cannot be found out (no `/proc`).
 pub fn has_children_elsewhere() -> bool {
     let inode = |path: &core::ffi::CStr| stat::of_path(path).map(|stat| stat.id);
     // A namespace that has no process yet does not show.

@@ -1,4 +1,4 @@
-//! The few things that only /proc can tell.
+//! The few facts that only /proc has.
 //!
 //! Paths go through `/proc/thread-self`: `/proc/self` shows the descriptors of the thread-group
 //! leader, which may have exited or have a table of its own.
@@ -51,7 +51,7 @@ pub(crate) enum Piece<'a> {
     Number(u32),
 }
 
-/// A path below /proc, NUL-terminated; what is longer than the room for it is cut off.
+/// A path below /proc, NUL-terminated; cut off where it is longer than its room.
 pub(crate) struct Path([u8; PATH_MAX]);
 
 impl Path {
@@ -84,7 +84,7 @@ impl Path {
     }
 }
 
-/// An O_PATH handle of what `fd` names: shows which socket we hold, allows nothing with it, and
+/// An O_PATH handle of the file of `fd`: shows which socket we hold, allows nothing with it, and
 /// does not keep a connection open.
 ///
 /// # Errors
@@ -93,7 +93,7 @@ pub fn path_handle(fd: i32) -> Result<OwnedFd, Errno> {
     open_at(libc::AT_FDCWD, Path::of_descriptor(fd)?.text(), libc::O_PATH)
 }
 
-/// What kind of thing a descriptor names, told by the kernel without asking the thing itself.
+/// The kind of a descriptor's file, by the kernel's word, without asking the file itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A socket, with its inode number.
@@ -112,7 +112,8 @@ pub fn kind(fd: i32) -> Result<Kind, Errno> {
     kind_at(libc::AT_FDCWD, Path::of_descriptor(fd)?.text())
 }
 
-/// What a link in /proc names. Asks for the permission to look, and the file's own file system for nothing.
+/// The kind of file that a link in /proc names. Asks for the permission to look, and the file's own
+/// file system for nothing.
 pub(crate) fn kind_at(directory: i32, path: &CStr) -> Result<Kind, Errno> {
     let mut buf = [0u8; LINK_MAX];
     let link = link_at(directory, path, &mut buf)?;
@@ -143,8 +144,8 @@ pub fn is_in_our_namespace(directory: i32) -> bool {
     matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
-/// The directory of another process's descriptors, as an O_PATH handle that stays that process's whatever
-/// becomes of its id. `None`: it has ended, we may not look into it, or /proc shows it to nobody.
+/// The directory of another process's descriptors, as an O_PATH handle that stays that process's
+/// whatever becomes of its id. `None`: it has ended, we may not look into it, or /proc hides it.
 pub fn descriptors_of(pidfd: &OwnedFd) -> Option<OwnedFd> {
     // The id that this /proc knows it by: ours may be of another namespace.
     let number = u32::try_from(pidfd.raw()).ok()?;
@@ -154,14 +155,15 @@ pub fn descriptors_of(pidfd: &OwnedFd) -> Option<OwnedFd> {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
     let path = Path::of(&[Piece::Text(b"/proc/"), Piece::Number(pid), Piece::Text(b"/fd")]);
     let directory = open_at(libc::AT_FDCWD, path.text(), libc::O_PATH | libc::O_DIRECTORY).ok()?;
-    // Whoever may follow this link may follow those of the descriptors.
+    // A process that may follow this link may follow those of the descriptors.
     kind_at(directory.raw(), c"../cwd").ok()?;
     // Still the process that the pidfd names: so it was when the directory was opened.
     (!crate::pid::has_ended(pidfd.raw())).then_some(directory)
 }
 
-/// What descriptor `number` of a process is, by the directory of [`descriptors_of`]: the kernel's word, without
-/// the process's help, and without that of the file: it may be of a file system that never answers.
+/// The kind of descriptor `number` of a process, by the directory of [`descriptors_of`]: the
+/// kernel's word, without the process's help, and without that of the file: it may be of a file
+/// system that never answers.
 ///
 /// # Errors
 /// ENOENT: it has no such descriptor; ESRCH: it has ended; EACCES: we may not look any more.
@@ -169,7 +171,7 @@ pub fn held_by(directory: i32, number: u32) -> Result<Kind, Errno> {
     kind_at(directory, Path::of(&[Piece::Number(number)]).text())
 }
 
-/// What follows `name` in the first line that begins with it, of a small file.
+/// The text behind `name` in the first line that begins with it, of a small file.
 fn field<'a>(
     directory: i32,
     path: &Path,
@@ -229,8 +231,9 @@ pub fn has_lines(path: &CStr, lines: &[&[u8]]) -> Result<bool, Errno> {
     Ok(lines.iter().all(|line| there.split(|byte| *byte == b'\n').any(|one| one == *line)))
 }
 
-/// What the kernel knows of this process's pages from the one with this number (address over its size) on: a word each
-/// (bit 63: there, 62: swapped out). Of those that were never touched it knows nothing.
+/// The kernel's record of this process's pages from the one with this number (address over its
+/// size) on: a word each (bit 63: there, 62: swapped out). It has none of pages that were never
+/// touched.
 pub fn pages(first: usize, words: &mut [u64]) -> Result<(), Errno> {
     let (bytes, at) = (size_of_val(words), first * size_of::<u64>());
     let file = open(c"/proc/self/pagemap")?;

@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! A system call is as safe as its arguments: callers of [`syscall6`] promise that every pointer
-//! argument is valid for what the kernel does with it.
+//! argument is valid for the kernel's use of it.
 
 use crate::errno::{Errno, check};
 

@@ -1,9 +1,10 @@
-//! A word of this process's memory that only who may read that memory can tell.
+//! A word of this process's memory that only a process that can read that memory can know.
 //!
-//! Another process that tells it could have read everything else as well, and changed it: the kernel's rule for attaching
-//! with a debugger, with whatever its security modules add, is what decides. So nothing can be kept from it, and it gains
-//! nothing by a lie. Each process has one such word while it needs one, says where it is, and reads those of
-//! others on request. It refuses all that where a process that reads another one's memory may be punished for it.
+//! Another process that knows it could have read everything else as well, and changed it: the
+//! kernel's rule for attaching with a debugger decides, with the additions of its security modules.
+//! So nothing can be kept from it, and it gains nothing by a lie. Each process has one such word
+//! while it needs one, says where it is, and reads those of others on request. It refuses all that
+//! where a process that reads another one's memory may be punished for it.
 
 use core::{
     ptr::NonNull,
@@ -12,12 +13,12 @@ use core::{
 
 use crate::{errno::Errno, filter, kernel, procfs, sys};
 
-/// Stands before the word: nobody is made to tell what is elsewhere in a memory.
+/// Stands before the word: a process cannot be made to reveal other parts of a memory.
 const MARK: u64 = u64::from_be_bytes(*b"SDP word");
 /// Bytes of the word's own memory; the largest page there is.
 const PAGE: usize = 64 * 1024;
-/// Where that is: anywhere from here on within so many pages. Where it is, everybody is told; so it lies far from
-/// everything else, and says nothing about where that is.
+/// Where that is: anywhere from here on within so many pages. Its place is known to every process;
+/// so it lies far from everything else, and reveals no other address.
 const FROM: u64 = 1 << 44;
 const PLACES: u64 = 1 << 29;
 
@@ -61,7 +62,7 @@ impl Secret {
         unsafe { self.0.as_ref() }
     }
 
-    /// Where who may reads it.
+    /// Where a process that is allowed to reads it.
     pub fn place(&self) -> u64 {
         self.0.as_ptr() as u64
     }
@@ -75,20 +76,21 @@ impl Secret {
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        // SAFETY: the value's own mapping, and nobody refers to it any more.
+        // SAFETY: the value's own mapping, and nothing refers to it any more.
         let _ = unsafe { sys!(libc::SYS_munmap, self.0.as_ptr(), PAGE) };
     }
 }
 
-/// Told instead of a word that cannot be read.
+/// Returned in place of a word that cannot be read.
 pub const UNREADABLE: u64 = u64::MAX;
 
 const fn is_word(word: u64) -> bool {
     word != 0 && word != UNREADABLE
 }
 
-/// The word of process `pid` at `place`, which is the process's own claim; [`UNREADABLE`]: we may not read its memory, or
-/// nothing of the kind is there. Waits for whatever the process has mapped there.
+/// The word of process `pid` at `place`, which is the process's own claim; [`UNREADABLE`]: we may
+/// not read its memory, or nothing of the kind is there. Waits for the memory that the process has
+/// mapped there.
 pub fn read(pid: i32, place: u64) -> u64 {
     if !may_read() {
         return UNREADABLE;
@@ -97,7 +99,7 @@ pub fn read(pid: i32, place: u64) -> u64 {
     let len = size_of_val(&found);
     let to = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: len };
     let from = libc::iovec { iov_base: place as *mut libc::c_void, iov_len: len };
-    // SAFETY: 16 writable bytes; what the other address means is that process's affair.
+    // SAFETY: 16 writable bytes; the meaning of the other address is that process's affair.
     let got =
         unsafe { sys!(libc::SYS_process_vm_readv, pid, &raw const to, 1, &raw const from, 1, 0) };
     match found {

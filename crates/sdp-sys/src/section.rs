@@ -12,11 +12,12 @@
 //! and a handler that leaves with `siglongjmp` all behave as if the signals had arrived at the end
 //! of the library call. That is where the kernel itself runs handlers for real system calls.
 //!
-//! What it refuses: sections around a wait of the program's. That happens at depth 0, in libc, so
-//! that signals and cancellation reach it. What sleeps inside one is bounded, and its signals are late by as much: short sleeps until
-//! another process gives a lock (twenty seconds) or a gate (five) back or is found dead, a hand-over (four), and moments until another thread
-//! has taken a step that it is in the middle of. [`mark`] and [`Mark::interrupted`] then tell whether
-//! the call has to return `EINTR`.
+//! It refuses sections around a wait of the program's. That happens at depth 0, in libc, so that
+//! signals and cancellation reach it. Sleeps inside one are bounded, and its signals are late by as
+//! much: short sleeps until another process gives a lock (twenty seconds) or a gate (five) back or
+//! is found dead, a hand-over (four), and moments until another thread has taken a step that it is
+//! in the middle of. [`mark`] and [`Mark::interrupted`] then show whether the call has to return
+//! `EINTR`.
 //!
 //! Faults that the code itself causes (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS raised by
 //! the kernel) cannot wait and run at once, also inside a section.
@@ -81,9 +82,9 @@ pub fn inside() -> bool {
 #[must_use = "give it back with `resume`"]
 pub struct Suspended(u32);
 
-/// Before the program's handler for a fault inside a section runs: it may leave with `siglongjmp` and
-/// never come back. The thread must not stay in a section for ever then (its signals would never run
-/// again); what the section protected is lost for this connection only.
+/// Before the program's handler for a fault inside a section runs: it may leave with `siglongjmp`
+/// and never come back. The thread must not stay in a section for ever then (its signals would
+/// never run again); the state that the section protected is lost for this connection only.
 pub fn suspend() -> Suspended {
     let depth = &tls::sections().depth;
     let saved = depth.load(Relaxed);
@@ -96,7 +97,7 @@ pub fn resume(suspended: Suspended) {
     tls::sections().depth.store(suspended.0, Relaxed);
 }
 
-/// Restores the signal mask; what was put off is delivered before this returns.
+/// Restores the signal mask; signals that were put off are delivered before this returns.
 #[cold]
 #[inline(never)]
 fn release(block: &tls::Sections) {
@@ -110,16 +111,16 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Signals that the kernel raises for what an instruction did. Never blocked: a fault with its
-/// signal blocked kills the process.
+/// Signals that the kernel raises for an instruction. Never blocked: a fault with its signal
+/// blocked kills the process.
 const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGILL)
     | bit(libc::SIGTRAP)
     | bit(libc::SIGSYS);
-/// What a section blocks once it has put a signal off: everything but faults and the two signals
-/// that libc keeps for itself (cancellation, set-id in all threads).
+/// Signals that a section blocks once it has put one off: all but faults and the two signals that
+/// libc keeps for itself (cancellation, set-id in all threads).
 const PUT_OFF: u64 = !(FAULTS | bit(32) | bit(33));
 
 /// Set while the process is in a sandbox: nothing is put off then, because that takes system calls
@@ -142,8 +143,8 @@ pub fn is_fault(signal: i32, code: i32) -> bool {
 /// running the program's handler. False: run it now.
 ///
 /// # Safety
-/// `info` and `context` are what the kernel gave to an `SA_SIGINFO` handler for `signal` in this
-/// thread, still unchanged.
+/// The kernel gave `info` and `context` to an `SA_SIGINFO` handler for `signal` in this thread, and
+/// they are unchanged.
 #[inline]
 pub unsafe fn defer(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
     if !inside() {
@@ -185,7 +186,8 @@ unsafe fn defer_inside(
     }
     // The interrupted code goes on with everything blocked. When several signals arrive at once,
     // each frame interrupts the one before: their masks are supersets of the section's, so the
-    // union of what was unblocked in any of them is what was unblocked in the section.
+    // union of the signals that were unblocked in any of them is the set that was unblocked in the
+    // section.
     let block = tls::sections();
     // SAFETY: context is the kernel's ucontext; its signal set is 8 bytes at the start of
     // `uc_sigmask` (libc's type is larger), restored by sigreturn.
@@ -237,7 +239,7 @@ pub struct Mark {
     no_restart: u32,
 }
 
-/// What signals did to this thread since a [`Mark`].
+/// The effect of signals on this thread since a [`Mark`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupted {
     /// No handler of the program ran. A wait that answers EINTR nevertheless was stopped and
@@ -245,7 +247,8 @@ pub enum Interrupted {
     No,
     /// Only handlers with `SA_RESTART` ran: a call that the kernel restarts goes on waiting.
     Restart,
-    /// A handler without `SA_RESTART` ran: the call returns `EINTR` (or what it has so far).
+    /// A handler without `SA_RESTART` ran: the call returns `EINTR` (or the bytes that it has so
+    /// far).
     Return,
 }
 
@@ -258,7 +261,7 @@ pub fn mark() -> Mark {
 }
 
 impl Mark {
-    /// What signals did to this thread since the mark.
+    /// The effect of signals on this thread since the mark.
     #[inline]
     pub fn interrupted(self) -> Interrupted {
         let now = mark();

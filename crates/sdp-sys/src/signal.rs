@@ -5,8 +5,9 @@ use crate::{errno::Errno, kernel, sys};
 /// Bytes of the kernel's `siginfo_t`, as words.
 const INFO_WORDS: usize = 32;
 
-/// Raises SIGPIPE at the calling thread as a send on a stream that has ended does: of this process, of this user,
-/// whatever the thread's mask and the signal's action are. Outside a section, if the handler is to run at once.
+/// Raises SIGPIPE at the calling thread as a send on a stream that has ended does: of this process,
+/// of this user, whatever the thread's mask and the signal's action are. Outside a section, if the
+/// handler is to run at once.
 ///
 /// # Errors
 /// A filter allows no way to do that.

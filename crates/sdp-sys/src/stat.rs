@@ -1,7 +1,7 @@
-//! What a descriptor names, as the kernel tells it.
+//! The file of a descriptor, as the kernel describes it.
 //!
 //! The library's own descriptors live in the program's number space: a raw `close` or `dup2` can
-//! reach them. Whoever comes back to a number after the program ran compares [`Identity`] first.
+//! reach them. Code that comes back to a number after the program ran compares [`Identity`] first.
 
 use crate::{
     errno::Errno,
@@ -62,19 +62,19 @@ pub fn stat(fd: i32) -> Result<Stat, Errno> {
     read(|st| kernel::fstat(fd, st))
 }
 
-/// The same, as far as the kernel knows by itself: no file system is asked that would have to ask somebody else. For
-/// numbers at which the program may have put anything.
+/// The same, from the kernel's own knowledge: asks no file system that would have to ask another
+/// party. For numbers at which the program may have put any file.
 pub fn at_hand(fd: i32) -> Result<Stat, Errno> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     read(|st| kernel::fstatat(fd, c"", st, flags))
 }
 
-/// What `path` names, through links.
+/// The file of `path`, through links.
 pub fn of_path(path: &core::ffi::CStr) -> Result<Stat, Errno> {
     read(|st| kernel::fstatat(libc::AT_FDCWD, path, st, 0))
 }
 
-/// Links of what `path` names. `None`: nothing that can be asked.
+/// Links of the file of `path`. `None`: no such file, or it cannot be asked.
 pub fn links(path: &core::ffi::CStr) -> Option<u64> {
     let mut st: libc::stat = zeroed();
     kernel::fstatat(libc::AT_FDCWD, path, &mut st, 0).ok()?;

@@ -1,8 +1,8 @@
 //! Whether the process's other threads have moved on.
 //!
-//! Used before a sandbox is entered, to let them come out of the library's short stretches of work, which nobody
-//! counts: who sleeps in the kernel is out of them, and so is who has run for a while. It refuses to wait
-//! for ever, and to tell anything where there is no `/proc`.
+//! Used before a sandbox is entered, to let them come out of the library's short stretches of work,
+//! which are not counted: a thread that sleeps in the kernel is out of them, and so is one that has
+//! run for a while. It refuses to wait for ever, and to answer anything where there is no `/proc`.
 
 use core::ffi::CStr;
 
@@ -20,7 +20,8 @@ const SLEEP_NS: i64 = 50_000;
 /// Longest path below a task's directory: ten digits, `/schedstat` and NUL.
 const PATH_MAX: usize = 24;
 
-/// Whether the process has threads beside the caller, as the kernel tells. True where it cannot be found out.
+/// Whether the process has threads beside the caller, by the kernel's word. True where it cannot be
+/// found out.
 pub fn has_others() -> bool {
     const SELF_AND_PARENT: u64 = 2; // links of a directory without any below it
     crate::stat::links(c"/proc/self/task").is_none_or(|links| links > SELF_AND_PARENT + 1)
@@ -91,7 +92,7 @@ mod tests {
         });
         let (stop, sleeps) = std::sync::mpsc::channel::<()>();
         let sleeper = std::thread::spawn(move || sleeps.recv().is_err());
-        // Other tests' threads come and go; what counts is that it ends before the deadline.
+        // Other tests' threads come and go; the test demands only that it ends before the deadline.
         let deadline = monotonic_ns() + 60_000_000_000;
         await_others(deadline);
         assert!(monotonic_ns() < deadline);

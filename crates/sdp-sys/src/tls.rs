@@ -19,8 +19,8 @@ use core::{
 /// opened late has about 500 bytes.
 const SIZE: usize = 256;
 
-/// What critical sections write. Atomics because a signal handler may look between any two instructions;
-/// relaxed access is enough, no other thread ever sees them.
+/// The words that critical sections write. Atomics because a signal handler may look between any
+/// two instructions; relaxed access is enough, no other thread ever sees them.
 #[repr(C, align(64))]
 pub struct Sections {
     /// Depth of nested critical sections.
@@ -46,20 +46,21 @@ pub struct Block {
     /// Kernel id of the thread if known (cleared in a fork child), see [`thread_id`].
     tid: AtomicU32,
     _reserved: AtomicU32,
-    /// Words for the layers above; who uses which is fixed in [`Slot`].
+    /// Words for the layers above; [`Slot`] assigns them.
     slots: [AtomicUsize; SLOTS],
 }
 
 /// Number of words for the layers above.
 pub const SLOTS: usize = 16;
 
-/// Who uses which of the free words.
+/// The users of the free words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Slot {
     /// Socket layer: the thread's private wait set (descriptor + 1).
     WaitSet = 0,
-    /// Socket layer: what the thread's waits for many connections in turn have learnt; 0 nothing yet.
+    /// Socket layer: the record of the thread's waits for many connections, one after the other; 0
+    /// nothing yet.
     SpinBudget = 1,
     /// Socket layer: calls since the last look at foreign descriptors.
     Fairness = 2,
@@ -67,12 +68,13 @@ pub enum Slot {
     Stripe = 3,
     /// Preload: the thread is inside a constructor or resolver.
     Resolving = 4,
-    /// Non-zero after the thread called vfork, or a clone like it: whoever runs on this block may be the child,
-    /// see [`crate::pid::is_borrowed`].
+    /// Non-zero after the thread called vfork, or a clone like it: the thread that runs on this
+    /// block may be the child, see [`crate::pid::is_borrowed`].
     Borrowed = 5,
     /// Socket layer: connection that the thread waited for last, and whether it waits for several in turn.
     WaitedFor = 6,
-    /// Socket layer: whether the thread's messages since its last wait had to wake somebody.
+    /// Socket layer: whether the thread's messages since its last wait had to wake a thread of the
+    /// peer.
     Reached = 7,
     /// Free for the socket layer.
     Socket0 = 8,
@@ -131,11 +133,11 @@ pub fn block() -> &'static Block {
     unsafe { &*p }
 }
 
-/// What the calling thread's sections write.
+/// The words that the calling thread's sections write.
 #[inline(always)]
 pub fn sections() -> &'static Sections {
     let block = block();
-    // SAFETY: null, or what `keep_sections` was given.
+    // SAFETY: null, or the reference that `keep_sections` was given.
     unsafe { block.elsewhere.load(Relaxed).as_ref() }.unwrap_or(&block.here)
 }
 
@@ -144,7 +146,7 @@ pub fn sections() -> &'static Sections {
 /// nothing changes: the thread is in a section, or has put a signal off.
 ///
 /// # Safety
-/// Nobody else uses `at`, ever.
+/// Nothing else uses `at`, ever.
 pub unsafe fn keep_sections(at: &'static Sections) -> bool {
     let block = block();
     let now = &block.here;
@@ -219,12 +221,12 @@ mod tests {
         };
         std::thread::spawn(|| {
             let section = crate::section::Guard::enter();
-            // SAFETY: nobody else uses it.
+            // SAFETY: nothing else uses it.
             assert!(!unsafe { keep_sections(&ELSEWHERE) }, "in a section");
             drop(section);
             crate::section::handler_runs(true);
             let mark = crate::section::mark();
-            // SAFETY: nobody else uses these words: `ELSEWHERE` is this test's.
+            // SAFETY: nothing else uses these words: `ELSEWHERE` is this test's.
             assert!(unsafe { keep_sections(&ELSEWHERE) });
             assert_eq!(crate::section::mark(), mark, "what was counted goes along");
             let section = crate::section::Guard::enter();
@@ -233,7 +235,7 @@ mod tests {
             std::thread::spawn(|| assert!(!crate::section::inside())).join().unwrap();
             drop(section);
             assert_eq!(ELSEWHERE.depth.load(Relaxed), 0);
-            // SAFETY: nobody else uses these words: `ELSEWHERE` is this test's.
+            // SAFETY: nothing else uses these words: `ELSEWHERE` is this test's.
             assert!(!unsafe { keep_sections(&ELSEWHERE) }, "once");
         })
         .join()

@@ -1,9 +1,9 @@
 //! Local sockets that carry packets, descriptors and credentials.
 //!
 //! Serves the rendezvous between two processes of one host: SEQPACKET sockets at abstract names.
-//! All calls are non-blocking and raise no SIGPIPE. What arrives is hostile: lengths, the number of
-//! descriptors and truncation are reported for the caller to judge, and descriptors nobody takes
-//! are closed.
+//! All calls are non-blocking and raise no SIGPIPE. Arriving data is hostile: lengths, the number
+//! of descriptors and truncation are reported for the caller to judge, and descriptors that are not
+//! taken are closed.
 
 use crate::{
     errno::Errno,
@@ -19,7 +19,7 @@ pub const MAX_FDS: usize = 8;
 /// Longest abstract name in bytes, without the leading NUL.
 pub const NAME_MAX: usize = 107;
 
-/// Who is at the other end, in the terms of our own namespaces.
+/// The process at the other end, in the terms of our own namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// Process; 0 when it is in a pid namespace that we cannot see.
@@ -44,7 +44,7 @@ fn address(name: &[u8]) -> Result<(libc::sockaddr_un, usize), Errno> {
     Ok((addr, core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()))
 }
 
-/// Connects to an abstract name. ECONNREFUSED: nobody listens; EAGAIN: the backlog is full.
+/// Connects to an abstract name. ECONNREFUSED: no process listens; EAGAIN: the backlog is full.
 pub fn connect(fd: i32, name: &[u8]) -> Result<(), Errno> {
     let (addr, len) = address(name)?;
     kernel::connect(fd, &addr, len).map(drop)
@@ -61,31 +61,31 @@ pub fn connect_path(fd: i32, path: &[u8]) -> Result<(), Errno> {
     kernel::connect(fd, &addr, size_of::<libc::sockaddr_un>()).map(drop)
 }
 
-/// Binds to an abstract name. EADDRINUSE: somebody has it.
+/// Binds to an abstract name. EADDRINUSE: another socket has it.
 pub fn bind(fd: i32, name: &[u8]) -> Result<(), Errno> {
     let (addr, len) = address(name)?;
     kernel::bind(fd, &addr, len).map(drop)
 }
 
-/// Starts listening. The caller's credentials of this moment are what connectors will see.
+/// Starts listening. Connectors will see the caller's credentials of this moment.
 pub fn listen(fd: i32, backlog: i32) -> Result<(), Errno> {
     kernel::listen(fd, backlog).map(drop)
 }
 
-/// Whether somebody waits to be accepted. Three times cheaper than an `accept` in vain, which makes
-/// a socket first.
+/// Whether a connection waits to be accepted. Three times cheaper than an `accept` in vain, which
+/// makes a socket first.
 pub fn is_acceptable(fd: i32) -> bool {
     fd::readiness(fd, libc::POLLIN) != 0
 }
 
-/// Accepts a connection: non-blocking, close-on-exec. EAGAIN: nobody is waiting.
+/// Accepts a connection: non-blocking, close-on-exec. EAGAIN: none waits.
 pub fn accept(fd: i32) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     owned(kernel::accept4(fd, flags))
 }
 
-/// Nothing more is sent, and what the other end sends from here on is refused to it (EPIPE). What has arrived before
-/// can still be received.
+/// Nothing more is sent, and the other end's sends from here on fail (EPIPE). Packets that arrived
+/// before can still be received.
 pub fn shut_down(fd: i32) -> Result<(), Errno> {
     fd::shutdown(fd, libc::SHUT_RDWR).map(drop)
 }
@@ -100,7 +100,8 @@ pub fn peer_credentials(fd: i32) -> Result<Credentials, Errno> {
     Ok(Credentials { pid: cred.pid, uid: cred.uid })
 }
 
-/// A pidfd of the process whose credentials [`peer_credentials`] tells. Kernels before 6.5 have none.
+/// A pidfd of the process whose credentials [`peer_credentials`] returns. Kernels before 6.5 have
+/// none.
 pub fn peer_process(fd: i32) -> Result<OwnedFd, Errno> {
     /// `SO_PEERPIDFD`
     const PEER_PIDFD: i32 = 77;

@@ -1,4 +1,4 @@
-//! Errors are for ever, and what had arrived stays.
+//! Errors are for ever, and messages that had arrived stay.
 
 use sdp_rdma::{
     fabric::{PostError, QpError, ReceiveQueue, SendQueue},
@@ -10,7 +10,8 @@ use crate::{
     message::{CONTROL, DATA, Message, Random, SIGNALLED},
 };
 
-/// What completed before the disconnect is read after it; the error comes behind the last message.
+/// Messages that completed before the disconnect are read after it; the error comes behind the last
+/// message.
 pub fn bytes_sent_before_a_disconnect_stay_readable<H: Harness>(
     harness: &mut H,
     random: &mut Random,
@@ -115,7 +116,7 @@ pub fn requests_under_way_are_flushed<H: Harness>(harness: &mut H, random: &mut 
                 }
             }
             assert_eq!(pair.a.tx.poll_completion(), None);
-            // What was said to have arrived has arrived; what was flushed may have.
+            // Messages reported as arrived have arrived; flushed ones may have.
             let mut arrived = 0;
             while let Ok(Some(received)) = pair.b.rx.poll_receive() {
                 arrived += 1;
@@ -126,7 +127,7 @@ pub fn requests_under_way_are_flushed<H: Harness>(harness: &mut H, random: &mut 
     }
 }
 
-/// The survivor reads what had arrived, then learns of the death.
+/// The survivor reads the messages that had arrived, then learns of the death.
 pub fn a_dead_peer_ends_the_connection<H: Harness>(harness: &mut H, random: &mut Random) {
     let mut pair = harness.pair();
     let message = Message::random(random, 1, 900);

@@ -101,7 +101,7 @@ pub fn write_lands_before_the_send_behind_it<H: Harness>(harness: &mut H, random
     }
 }
 
-/// The peer may reuse what was read as soon as it gets the message behind the READ.
+/// The peer may reuse memory that was read as soon as it gets the message behind the READ.
 pub fn read_fetches_what_was_there_before_the_send_behind_it<H: Harness>(
     harness: &mut H,
     random: &mut Random,
@@ -283,7 +283,8 @@ pub fn bad_remote_keys_fail_and_touch_nothing<H: Harness>(harness: &mut H, _: &m
     other.check(harness, 0, &[]);
 }
 
-/// Reading what may only be written, writing what may only be read, either without any right.
+/// Reading memory that may only be written, writing memory that may only be read, either without
+/// any right.
 pub fn missing_rights_fail_and_touch_nothing<H: Harness>(harness: &mut H, _: &mut Random) {
     for access in [WRITABLE, Access::default()] {
         refused(harness, "read", Status::RemoteAccess, access, |_, pair, near, far| {

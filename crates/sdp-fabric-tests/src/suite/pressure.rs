@@ -50,7 +50,7 @@ pub fn nothing_is_half_sent<H: Harness>(harness: &mut H, random: &mut Random) {
     for number in 10_000..10_200 {
         let message = Message::new(number, random.below(longest + 1));
         match message.post(&mut pair.a.tx, DATA) {
-            // What is shorter than those before may still fit.
+            // A message that is shorter than those before may still fit.
             Ok(()) => posted.push(message),
             Err(error) => assert_eq!(error, PostError::Full),
         }
@@ -97,7 +97,7 @@ pub fn too_long_is_refused_and_posts_nothing<H: Harness>(harness: &mut H, random
     transfer(harness, &mut pair.a.tx, &mut pair.b.rx, messages);
 }
 
-/// Whatever `room` says is accepted at once.
+/// As much as `room` reports is accepted at once.
 pub fn room_is_what_can_be_sent<H: Harness>(harness: &mut H, random: &mut Random) {
     let mut pair = harness.pair();
     let mut under_way = VecDeque::new();

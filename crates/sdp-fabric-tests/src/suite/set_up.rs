@@ -16,7 +16,7 @@ fn data(number: u64, len: usize) -> PrivateData {
     PrivateData::new(&Message::new(number, len).bytes(0, len)).expect("fits")
 }
 
-/// What was sent arrived: unchanged, or with zeros behind it where the fabric's field is longer.
+/// The private data arrived: unchanged, or with zeros behind it where the fabric's field is longer.
 fn check_data<H: Harness>(harness: &H, arrived: &PrivateData, sent: &PrivateData) {
     let (arrived, sent) = (arrived.as_slice(), sent.as_slice());
     if harness.pads_private_data() {
@@ -127,7 +127,7 @@ pub fn a_refusal_carries_its_code<H: Harness>(harness: &mut H, _: &mut Random) {
     quiet(harness, &mut fabrics);
 }
 
-/// Nobody has ever listened, or somebody on another service only.
+/// No process has ever listened, or one on another service only.
 pub fn nobody_listening_is_a_refusal<H: Harness>(harness: &mut H, _: &mut Random) {
     let mut fabrics = harness.fabrics();
     assert_eq!(fabrics.server.listen(fabrics.services[1].clone()), Ok(()));
@@ -199,7 +199,7 @@ pub fn backlog_is_bounded_and_recovers<H: Harness>(harness: &mut H, _: &mut Rand
     assert_eq!(event, CmEvent::Rejected(refused, Reject::Busy));
 }
 
-/// Accepting twice, accepting what was rejected, rejecting what was accepted.
+/// Accepting twice, accepting a rejected request, rejecting an accepted one.
 pub fn a_request_is_answered_once<H: Harness>(harness: &mut H, _: &mut Random) {
     let mut fabrics = listening(harness);
     let (_, passive) = established(harness, &mut fabrics);
@@ -230,7 +230,7 @@ pub fn a_withdrawn_request_comes_to_nothing<H: Harness>(harness: &mut H, _: &mut
         if let Some(CmEvent::Request(passive, _)) = fabrics.server.poll_cm() {
             assert_eq!(fabrics.server.accept(passive, empty()), Err(Reject::Stale));
         }
-        // Accepted while the withdrawal is under way.
+        // Accepted while the withdrawal is in flight.
         let active = connect::<H>(&mut fabrics, empty());
         let (passive, _) = request(harness, &mut fabrics);
         fabrics.client.disconnect(active);

@@ -1,8 +1,8 @@
 //! Long random stories, compared with a model at every step.
 //!
 //! The model of a direction is a queue of messages posted and not yet received, a list of those
-//! borrowed, and a queue of completions owed. Both directions run at once, with any mixture of
-//! posting, receiving, partial copies, releases out of order, completions and time.
+//! borrowed, and a queue of completions that have to come. Both directions run at once, with any
+//! mixture of posting, receiving, partial copies, releases out of order, completions and time.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ fn story<H: Harness>(harness: &mut H, random: &mut Random) {
     let max = pair.a.tx.max_message();
     let mut forth = Model::new(0, max);
     let mut back = Model::new(1 << 40, max);
-    // A lazy reader fills the window, an eager one keeps it empty: both must be met.
+    // A lazy reader fills the window, an eager one keeps it empty: both must occur.
     let patience = 1 + random.below(4);
     for _ in 0..STEPS {
         let (model, from, to) = if random.one_in(2) {
@@ -106,8 +106,8 @@ impl Model {
             }
             Err(PostError::Full) => {
                 let under_way = self.posted.len() + self.borrowed.len() + self.owed.len();
-                // With nothing under way at this moment the fabric may still have to hear of it;
-                // that it hears in the end is checked by `finish`.
+                // With nothing in flight at this moment the fabric may still have to learn of it;
+                // `finish` checks that it does in the end.
                 assert!(under_way > 0 || self.next_number > 0, "full from the start");
             }
             Err(error) => panic!("post of {message:?}: {error:?}"),
@@ -168,7 +168,7 @@ impl Model {
         kept.get(random.below(kept.len())).copied()
     }
 
-    /// Everything posted arrives, everything owed completes, and there is room again.
+    /// Everything posted arrives, every pending request completes, and there is room again.
     fn finish<H: Harness>(
         &mut self,
         harness: &mut H,

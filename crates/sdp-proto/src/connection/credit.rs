@@ -1,4 +1,4 @@
-//! When a message may be sent, and when the peer must be told of new buffers (spec 4.3, 4.4).
+//! When a message may be sent, and when the peer must learn of new buffers (spec 4.3, 4.4).
 //!
 //! Pure functions of a few integers, so that the rule that keeps two ends from waiting for each
 //! other for ever stands in one place.
@@ -8,7 +8,7 @@ use super::{source::Hold, words::Ack};
 /// Credits that payload leaves untouched, for control messages (spec 4.3).
 pub const RESERVE: u32 = 2;
 
-/// What a message needs credit for.
+/// The reason for which a message needs credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     /// Data with payload, and SrcAvail with or without.
@@ -29,10 +29,10 @@ pub(super) const fn may_send(credits: u32, raises: bool, class: Class) -> Result
     }
 }
 
-/// Whether the peer has to be told of its credits by a message of its own.
+/// Whether the peer has to learn of its credits by a message of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// No: it knows enough, or there is nothing to tell.
+    /// No: it knows enough, or there is nothing new.
     No,
     /// Unless something else is sent for a while.
     Late,
@@ -40,12 +40,12 @@ pub(super) enum Due {
     Now,
 }
 
-/// Judges what the peer was `told` by our last message against what is true now.
+/// Compares the credits that our last message `told` the peer with those that are true now.
 ///
-/// An update uses up a buffer of the peer, so that the peer has something to tell, too. With few
+/// An update uses up a buffer of the peer, so that the peer has credits to report, too. With few
 /// buffers posted at both ends each update takes the other end to the reserve, and ends that answer
-/// at once answer for ever; ends that do not answer leave each other in the reserve. So what only
-/// empty messages used up is told late: slowly, whoever waits gets on.
+/// at once answer for ever; ends that do not answer leave each other in the reserve. So buffers
+/// that only empty messages used up are reported late: slowly, an end that waits gets on.
 pub(super) const fn update_due(ack: Ack, told: Ack) -> Due {
     let raise = ack.raise_over(told);
     if raise <= 0 {

@@ -57,7 +57,7 @@ pub enum WriteError {
     Broken,
 }
 
-/// What to do with a received message.
+/// What the caller has to do with a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// Release it.
@@ -78,11 +78,11 @@ pub enum Input {
 ///
 /// Its methods are of four kinds.
 ///
-/// * *Getters* tell of its state and change nothing.
+/// * *Getters* show its state and change nothing.
 /// * *Commands* are the program's wishes: [`write`](Self::write), [`shutdown`](Self::shutdown),
 ///   [`close`](Self::close), [`abort`](Self::abort).
-/// * *`handle_*`* give it what happened: set-up messages, messages, deliveries, disconnection, time.
-/// * *`poll_*`* ask what to do now.
+/// * *`handle_*`* bring it events: set-up messages, messages, deliveries, disconnection, time.
+/// * *`poll_*`* ask for the next thing to do.
 ///
 /// After any number of commands and `handle_*` calls, drain the outputs in this order, each until
 /// it has no more to say:
@@ -202,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// Ends our stream behind what is queued.
+    /// Ends our stream behind the queued bytes.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer refused, nobody answered, or the answer was wrong.
+    /// The peer refused, did not answer, or the answer was wrong.
     ///
     /// # Errors
     ///
@@ -333,7 +333,7 @@ impl Connection {
 
     fn deliver(&mut self, payload: Payload) -> Input {
         if self.is_closed {
-            // Nobody will read it, and the peer must not believe that somebody did.
+            // The program will not read it, and the peer must not believe that it did.
             self.abort();
             return Input::Failed;
         }
@@ -496,7 +496,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once. The first failure is the one that is told.
+    /// Ends the connection at once. The first failure is the one that is reported.
     fn fail(&mut self, failure: Failure, event: Event) {
         let Ok(state) = self.state.after(event) else { return };
         self.state = state;

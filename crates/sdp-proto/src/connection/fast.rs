@@ -2,16 +2,15 @@
 //!
 //! For callers that keep [`Source`] and [`Sink`] as words and move many small messages: nearly all
 //! of them are Data messages of a connection in which nothing special is going on, and unpacking,
-//! checking and packing all of the state would cost more than the message. What is not such a
-//! message is refused, never judged: the caller unpacks the state and takes the slow path, which
-//! knows the rule that was broken, if one was.
+//! checking and packing all of the state would cost more than the message. A message of another
+//! kind is refused, never judged: the caller unpacks the state and takes the slow path, which knows
+//! the rule that was broken, if one was.
 //!
-//! Where a field is, and what a message does to it, is said once: headers by
+//! The place of a field, and its change by a message, are defined once: headers by
 //! [`crate::wire::Words`], the state's words by the constants of [`Source`] and [`Sink`] and the
-//! helpers of [`super::words`]. The tests hold both ways against each other, for every state within
-//! two flipped bits of a sound one: what is done here is what the slow path does. The fields that
-//! are not looked at here are not checked here either: a family member's scribbles in them are
-//! found by the next ordinary call.
+//! helpers of [`super::words`]. The tests compare both ways, for every state within two flipped
+//! bits of a sound one: the fast path does the same as the slow path. Fields that are not used here
+//! are not checked here either: the next ordinary call finds a family member's scribbles in them.
 
 use super::{
     sink::{self, Sink},
@@ -24,7 +23,7 @@ use crate::wire::{Flags, HEADER, Header, Mid, Words, hello::RECEIVE_SIZE_MIN};
 /// way between ring and engine.
 pub type FastHeader = [u64; 2];
 
-/// What a fast message changes in a packed [`Source`].
+/// The changes that a fast message makes in a packed [`Source`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// The message's header.
@@ -41,8 +40,8 @@ impl Source {
     /// Words of the packed form that the fast path looks at, from the first on.
     pub const FAST_WORDS: usize = Self::POSITION + 1;
 
-    /// A Data message of `payload` bytes, for the source whose first words are given: what
-    /// [`Source::next_data`] and [`Source::commit`] would do. Store the new words once the fabric
+    /// A Data message of `payload` bytes, for the source whose first words are given: the result of
+    /// [`Source::next_data`] and [`Source::commit`]. Store the new words once the fabric
     /// has the message. `None`: not for the fast path; unpack the state and see.
     #[inline(always)]
     pub const fn fast_data(words: [u64; Self::FAST_WORDS], ack: Ack, payload: u32) -> Option<Sent> {
@@ -73,7 +72,7 @@ impl Source {
     }
 }
 
-/// What a fast message changes in a packed [`Sink`].
+/// The changes that a fast message makes in a packed [`Sink`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// Payload bytes behind the header, at least 1.
@@ -82,7 +81,7 @@ pub struct Taken {
     pub sequence: u64,
     /// [`Sink::POSITION`] of the state from now on.
     pub position: u64,
-    /// What our headers say from now on.
+    /// The acknowledgement of our headers from now on.
     pub ack: Ack,
 }
 
@@ -97,7 +96,7 @@ impl Sink {
     }
 
     /// A Data message of `len` bytes that begins with `header`, for the sink whose first words are
-    /// given: what parsing and [`Sink::handle`] would do. `None`: not for the fast path; unpack the
+    /// given: the result of parsing and [`Sink::handle`]. `None`: not for the fast path; unpack the
     /// state and see.
     #[inline(always)]
     pub const fn fast_take(

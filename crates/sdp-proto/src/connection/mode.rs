@@ -29,7 +29,7 @@ pub struct Transition {
     pub from: Mode,
     /// The mode that is entered.
     pub to: Mode,
-    /// Who decides and sends ModeChange.
+    /// The side that decides and sends ModeChange.
     pub master: Side,
 }
 
@@ -54,7 +54,7 @@ impl Mode {
         }
     }
 
-    /// Who decides about leaving this mode.
+    /// The side that decides about leaving this mode.
     pub const fn master(self) -> Side {
         match self {
             Self::Buffered => Side::Sink,

@@ -1,6 +1,6 @@
 //! Control messages that an end has to send because of what its sink received.
 //!
-//! The sink produces them, whoever holds the source sends them. Between the two they rest in one
+//! The sink produces them, the holder of the source sends them. Between the two they rest in one
 //! `u64`, which is all that has to be shared: a thread that holds only the sink adds to the word,
 //! and the holder of the source takes from it. The word is bounded because everything in it is
 //! bounded by what the peer may have outstanding.
@@ -96,7 +96,7 @@ impl Owed {
         Ok(owed)
     }
 
-    /// What remains when `taken` has been sent; the word may have grown meanwhile.
+    /// The rest when `taken` has been sent; the word may have grown meanwhile.
     pub const fn without(self, taken: Self) -> Self {
         Self {
             read_bytes: self.read_bytes.saturating_sub(taken.read_bytes),

@@ -2,13 +2,13 @@
 //!
 //! Where a received message stays in a ring until it is read, an answer that our source waits for
 //! can stand behind payload that the program will not read before our source gets on: both ends
-//! would hang where TCP would not. So whoever holds either half of an end may look ahead: a [`Scan`]
-//! walks over all that has arrived, in order, and picks out what is meant for the source. Payload,
+//! would hang where TCP would not. So a holder of either half of an end may look ahead: a [`Scan`]
+//! walks over all that has arrived, in order, and picks out the answers for the source. Payload,
 //! the end of the stream and everything else that belongs to a place in the stream is left for
 //! [`super::sink::Sink::handle`], when the message is read (spec 8.3).
 //!
 //! The peer can change the ring's bytes between the two looks. The sink judges a message again when
-//! it is read, and the source takes what the scan saw once only: [`Scan::has_seen`].
+//! it is read, and the source takes the scan's answers once only: [`Scan::has_seen`].
 
 use super::{sink::SourceInput, words::Corrupt};
 use crate::{Violation, wire::Message};
@@ -25,7 +25,7 @@ impl Scan {
         Self { last_mseq: 0 }
     }
 
-    /// Looks at the next message: what it says to the source, if anything. Its header's credit
+    /// Looks at the next message: its answer to the source, if it has one. Its header's credit
     /// counts, too.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::wire::{
     hello::{CAPABILITY_LANES, Names, VERSION},
 };
 
-/// What this end brings to a connection.
+/// This end's parameters of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Local {
     /// How the fabric counts receive buffers.
@@ -25,7 +25,7 @@ pub struct Local {
     pub lane_messages: bool,
 }
 
-/// What the peer's set-up message said.
+/// The parameters in the peer's set-up message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
     /// Receive buffers posted.

@@ -1,7 +1,7 @@
-//! The receiving half of an end: order, end of stream, and what each message calls for.
+//! The receiving half of an end: order, end of stream, and the action that each message calls for.
 //!
-//! Used under the sink's lock by whoever receives. It sees headers only: where payload lies is its
-//! answer, moving it is the fabric's work. It answers source advertisements with SendSm; it sends
+//! Used under the sink's lock by the thread that receives. It sees headers only: it answers where
+//! payload lies, and the fabric moves it. It answers source advertisements with SendSm; it sends
 //! nothing itself.
 
 use super::{
@@ -38,7 +38,7 @@ impl SinkConfig {
     }
 }
 
-/// What the peer's sink says to our source; input of [`crate::Source::handle`].
+/// A message of the peer's sink to our source; input of [`crate::Source::handle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceInput {
     /// SendSm, with the acknowledgement that its header carried.
@@ -69,7 +69,7 @@ pub enum SourceInput {
 }
 
 impl SourceInput {
-    /// What a message says to the source of the end that receives it, if anything.
+    /// The part of a message for the source of the end that receives it, if it has one.
     pub(super) const fn of(message: &Message) -> Option<Self> {
         Some(match message.body {
             Body::SendSm => Self::SendSm { mseq_ack: message.header.mseq_ack },
@@ -87,8 +87,8 @@ impl SourceInput {
     }
 }
 
-/// What a received message calls for. An urgent announcement may ride on any message: look at
-/// `message.header.flags` for it.
+/// The action that a received message calls for. An urgent announcement may ride on any message:
+/// look at `message.header.flags` for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SinkAction {
     /// Nothing: release the message.
@@ -160,7 +160,7 @@ const _: () = assert!(size_of::<Sink>() <= 256);
 impl Sink {
     /// Words of the packed form.
     pub const WORDS: usize = 4;
-    /// Word of the packed form: what is special, and the receive size.
+    /// Word of the packed form: the special conditions, and the receive size.
     pub const BITS: usize = 0;
     /// Word of the packed form: the last message taken, and the advertisement that is to be answered.
     pub const SEQUENCE: usize = 1;
@@ -217,8 +217,8 @@ impl Sink {
         Ok(SinkAction::Deliver(payload))
     }
 
-    /// What our headers are to say, with `posted` receive buffers posted at this instant (ignored
-    /// where credits are implicit).
+    /// The acknowledgement for our headers, with `posted` receive buffers posted at this instant
+    /// (ignored where credits are implicit).
     #[inline]
     pub const fn ack(&self, posted: u16) -> Ack {
         match self.credits {
@@ -334,8 +334,8 @@ impl Sink {
             return Err(Violation::AfterDisConn { mid });
         }
         if self.gates & ADVERT != 0 {
-            // Our SendSm was sent after the advertisement came, so whoever has seen it acknowledges
-            // more than the advertisement did (spec 3.5).
+            // Our SendSm was sent after the advertisement came, so a peer that has seen it
+            // acknowledges more than the advertisement did (spec 3.5).
             if message.header.mseq_ack != self.advert_ack {
                 self.gates &= !ADVERT;
                 self.advert_ack = 0;
@@ -397,7 +397,7 @@ impl Sink {
             Body::Experimental { mid } if self.lane_messages && is_lane_mid(mid) => {
                 Err(Violation::LaneMalformed { mid })
             }
-            // Experimental messages of others, and what was said to the source above.
+            // Experimental messages of others, and the answers to the source above.
             _ => Ok(SinkAction::Nothing),
         }
     }

@@ -1,8 +1,8 @@
 //! The life cycle of a connection as data: event, state, next state (spec 5.4).
 //!
-//! States carry their TCP names, as users see them. The table says nothing about actions: who
-//! drives the connection reads the new state and acts. An event that the table does not have for
-//! a state is an error that carries both.
+//! States carry their TCP names, as users see them. The table says nothing about actions: the
+//! caller that drives the connection reads the new state and acts. An event that the table does not
+//! have for a state is an error that carries both.
 //!
 //! ```text
 //!                     Listen ── request ──► SynReceived ─┐ ready
@@ -29,7 +29,7 @@ pub enum State {
     SynSent,
     /// HelloAck sent.
     SynReceived,
-    /// Both ways open.
+    /// Both directions open.
     Established,
     /// Our stream is ending: DisConn is due or on its way.
     FinWait1,
@@ -45,7 +45,7 @@ pub enum State {
     TimeWait,
 }
 
-/// What can happen to a connection.
+/// The events of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Event {
@@ -84,7 +84,7 @@ pub enum Event {
 pub struct Invalid {
     /// Where the connection is.
     pub state: State,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 

@@ -1,7 +1,8 @@
 //! Small values that the two halves of an end exchange, and the packing of state into words.
 //!
-//! The engine's state is kept by others in memory that related processes share, as `u64` words. What
-//! is read back is checked here: a process may have died in the middle of writing it.
+//! The engine's state is kept by others in memory that related processes share, as `u64` words. The
+//! engine checks the words when it loads them: a process may have died in the middle of writing
+//! them.
 
 /// How the fabric counts receive buffers (spec 4.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub enum Credits {
     Explicit,
 }
 
-/// What an end's sink knows and its source puts into headers. One `u64` in shared memory, so that it
-/// is always read in one piece: bufs and acknowledgement must be of the same instant (spec 4.2).
+/// The sink's facts that the source puts into headers. One `u64` in shared memory, so that it is
+/// always read in one piece: bufs and acknowledgement must be of the same instant (spec 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ack {
     /// Receive buffers posted now; 65 535 where credits are implicit.
@@ -50,19 +51,19 @@ impl Ack {
         self.mseq_ack.wrapping_add(self.bufs as u32)
     }
 
-    /// By how many messages this allows the peer more than `told` did; negative when less.
+    /// How many more messages this allows the peer than `told` did; negative when fewer.
     pub(crate) const fn raise_over(self, told: Self) -> i32 {
         self.limit().wrapping_sub(told.limit()) as i32
     }
 
-    /// Messages that the peer may still send by what it was `told`, now that we received up to
-    /// `self`.
+    /// Messages that the peer may still send by the credits that it was `told`, now that we
+    /// received up to `self`.
     pub(crate) const fn left_of(self, told: Self) -> i32 {
         told.limit().wrapping_sub(self.mseq_ack) as i32
     }
 }
 
-/// What a header of the peer says about our right to send; input of [`crate::Source::learn`].
+/// A peer's header about our right to send; input of [`crate::Source::learn`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredit {
     /// Receive buffers that the peer had posted.
@@ -90,7 +91,7 @@ pub(crate) mod bits {
     /// [`Mode`]. All bits together are no mode.
     pub(crate) const MODE: u64 = 0b11 << MODE_SHIFT;
     const GATES_SHIFT: u32 = 8;
-    /// What has ended or is unanswered: none by the fast path.
+    /// Streams that have ended, and requests that are unanswered: the fast path needs none.
     pub(crate) const GATES: u64 = 0xff << GATES_SHIFT;
 
     pub(crate) const fn of(credits: Credits, mode: Mode, gates: u8) -> u64 {

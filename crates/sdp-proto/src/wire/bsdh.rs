@@ -46,7 +46,7 @@ impl Flags {
 }
 
 /// A base header as it is on the wire, in registers: its 16 bytes as two little-endian words,
-/// whatever the host's order is. The only place that knows where a field is. Nothing is checked.
+/// whatever the host's order is. The only place that defines where a field is. Nothing is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words(pub [u64; 2]);
 
@@ -125,7 +125,7 @@ impl Words {
 /// A base header whose own rules hold: known identifier, legal flags, length equal to the message's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// The kind of message.
     pub mid: Mid,
     /// Its flags.
     pub flags: Flags,
@@ -162,7 +162,7 @@ impl Header {
         let words = Words::from_bytes(*bytes);
         let mid = words.mid();
         let header = Self {
-            // Data first: it is what nearly every message is.
+            // Data first: nearly every message is one.
             mid: if mid == Mid::Data.byte() { Mid::Data } else { Mid::from_byte(mid)? },
             flags: words.flags(),
             bufs: words.bufs(),
@@ -182,7 +182,7 @@ impl Header {
         Ok(header)
     }
 
-    /// What the header says about the receiver's right to send.
+    /// The header's word about the receiver's right to send.
     #[inline]
     pub const fn credit(&self) -> PeerCredit {
         PeerCredit { bufs: self.bufs, mseq_ack: self.mseq_ack }

@@ -1,7 +1,7 @@
 //! Hello and HelloAck, the private data of connection set-up (spec 2.3, 2.4, 2.5).
 //!
-//! Built by whoever connects or accepts, checked here field by field. Both travel only through a
-//! connection manager or a rendezvous socket, never on the queue pair.
+//! Built by the end that connects or accepts, checked here field by field. Both travel only through
+//! a connection manager or a rendezvous socket, never on the queue pair.
 
 use super::{
     bsdh::{Flags, HEADER_LEN, Header},
@@ -64,7 +64,7 @@ impl Address {
     }
 }
 
-/// What profile A says about the TCP-like names of the connection.
+/// The TCP-like names of the connection by profile A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
     /// Address of the connecting end.
@@ -75,7 +75,7 @@ pub struct Names {
     pub destination: Address,
 }
 
-/// Hello: what the connecting end tells the accepting end.
+/// Hello: the connecting end's message to the accepting end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     /// Receive buffers that the sender has posted; at least [`BUFS_MIN`].
@@ -110,7 +110,7 @@ impl HelloBytes {
 
 impl Hello {
     /// The private data: 92 bytes with names, 32 without. Both names must be of one family: the
-    /// family of the source address is what the message claims.
+    /// message claims the family of the source address.
     pub fn encode(&self) -> HelloBytes {
         let len = if self.names.is_some() { HELLO_LEN } else { HELLO_SHORT_LEN };
         let header = setup_header(Mid::Hello, self.bufs, len);
@@ -141,8 +141,9 @@ impl Hello {
         HelloBytes { bytes: out.bytes, len: len as u8 }
     }
 
-    /// Reads the private data of a connection request. Profile B is told by its length; bytes behind
-    /// the length that the header states are ignored, because connection managers pad with zeros.
+    /// Reads the private data of a connection request. The length identifies profile B; bytes
+    /// behind the length that the header states are ignored, because connection managers pad with
+    /// zeros.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl Hello {
     }
 }
 
-/// HelloAck: what the accepting end answers.
+/// HelloAck: the accepting end's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloAck {
     /// Receive buffers that the sender has posted; at least [`BUFS_MIN`].
@@ -301,7 +302,7 @@ fn field<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
     data.get(at..)?.first_chunk().copied()
 }
 
-/// Writes fields one behind the other; what does not fit is dropped.
+/// Writes fields one behind the other; fields that do not fit are dropped.
 struct Writer<const N: usize> {
     bytes: [u8; N],
     at: usize,

@@ -1,8 +1,8 @@
 //! Our experimental messages: lane switches between hosts (spec 2.11).
 //!
 //! On one host the lane log lives in the shared segment. Between hosts the producer of a stream
-//! announces a switch on the SDP lane itself. Only peers that agreed at set-up send these; anybody
-//! else ignores them, as every experimental message.
+//! announces a switch on the SDP lane itself. Only peers that agreed at set-up send these; other
+//! peers ignore them, as every experimental message.
 
 /// Identifier of LaneSwitch.
 pub const LANE_SWITCH: u8 = 0x40;

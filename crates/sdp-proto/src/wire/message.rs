@@ -17,7 +17,7 @@ const _: () = assert!(HEADER_LEN + SINK_AVAIL_LEN <= PREFIX_MAX);
 const _: () = assert!(HEADER_LEN + SRC_AVAIL_LEN == 32);
 const _: () = assert!(HEADER_LEN + SINK_AVAIL_LEN == 36);
 
-/// What a message says beyond its base header.
+/// The content of a message beyond its base header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body {
     /// Payload, or none: a credit update.
@@ -193,8 +193,8 @@ impl Message {
         Self::parse(first.get(..have).unwrap_or(&[]), total_len)
     }
 
-    /// The part of the message that belongs to the peer's stream, if any. What experimental messages
-    /// carry does not.
+    /// The part of the message that belongs to the peer's stream, if any. The content of
+    /// experimental messages does not.
     #[inline]
     pub const fn payload(&self) -> Option<Payload> {
         let len = self.payload_len();

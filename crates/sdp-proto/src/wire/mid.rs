@@ -2,7 +2,7 @@
 
 use crate::Violation;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mid {
     /// Connection request, in connection manager private data only.

@@ -2,8 +2,8 @@
 //!
 //! Used by the engine halves, by tests and by tools that print traffic. All fields are big-endian.
 //! Parsing looks at a prefix of a message and its total length; it never sees payload, and it never
-//! keeps a reference to what it parsed. What a parsed value says is well-formed, not yet legal:
-//! legality depends on state and is the engine's.
+//! keeps a reference to what it parsed. A parsed value is well-formed, not yet legal: legality
+//! depends on state and is the engine's.
 
 pub mod advert;
 mod bsdh;

@@ -57,7 +57,7 @@ pub struct End {
     arrived: VecDeque<Vec<u8>>,
     /// Payload handled but not read by the program; each entry holds a buffer.
     unread: VecDeque<Vec<u8>>,
-    /// Messages on the way to this end.
+    /// Messages in flight to this end.
     wire: VecDeque<Vec<u8>>,
     pub written: u64,
     pub read: u64,
@@ -119,8 +119,8 @@ impl End {
             Ok(_) => {}
             Err(violation) => self.violation = Some(violation),
         }
-        // Nothing of the message is needed any more: its buffer is posted again at once, which is
-        // what keeps control messages moving while the program does not read.
+        // Nothing of the message is needed any more: its buffer is posted again at once, which
+        // keeps control messages moving while the program does not read.
         self.free += u16::from(self.explicit);
         true
     }
@@ -130,11 +130,11 @@ impl End {
 /// on, fewer than for ever.
 const LATE_ROUNDS: u32 = 6;
 
-/// Two ends and what is between them.
+/// Two ends and the messages between them.
 pub struct Pair {
     pub ends: [End; 2],
     pub now_ms: u64,
-    /// Most bytes on the way per direction where credits are implicit.
+    /// Most bytes in flight per direction where credits are implicit.
     window: usize,
 }
 
@@ -240,7 +240,8 @@ impl Pair {
         true
     }
 
-    /// Takes a queue pair down if its end wants it; the other end sees it behind what was sent.
+    /// Takes a queue pair down if its end wants it; the other end sees that behind the messages
+    /// sent.
     pub fn disconnect(&mut self, side: usize) -> bool {
         if !self.ends[side].connection.poll_disconnect() {
             return false;
@@ -299,8 +300,8 @@ impl Pair {
             if moved {
                 continue;
             }
-            // Nothing happens until time passes; what waits for longer than late credit updates do
-            // is for the story to expire.
+            // Nothing happens until time passes; the story has to expire waits that are longer than
+            // those of late credit updates.
             let until = self.now_ms + (LATE_PASSIVE_MS << LATE_DOUBLINGS_MAX);
             let deadlines = self.ends.iter().filter_map(|end| end.connection.poll_timeout());
             match deadlines.filter(|at| *at <= until).min() {
@@ -317,7 +318,7 @@ impl Pair {
         panic!("still moving after {bound} rounds: updates that answer updates?");
     }
 
-    /// Moves the clock to the next deadline of an end and tells it.
+    /// Moves the clock to the next deadline of an end and lets it expire.
     pub fn expire(&mut self, side: usize) {
         let deadline = self.ends[side].connection.poll_timeout().expect("a deadline");
         self.now_ms = self.now_ms.max(deadline);

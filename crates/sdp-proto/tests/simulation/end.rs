@@ -33,7 +33,7 @@ pub enum Outcome {
     Killed,
 }
 
-/// What a program does.
+/// A program's actions.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     /// Number of its stream: decides the bytes.
@@ -99,7 +99,8 @@ impl End {
         }
     }
 
-    /// Does what can be done; whether anything moved. `is_eager`: the program does not idle.
+    /// Takes all steps that are possible; whether anything moved. `is_eager`: the program does not
+    /// idle.
     pub fn turn(
         &mut self,
         random: &mut Random,
@@ -192,7 +193,7 @@ impl End {
         true
     }
 
-    /// Gives back what is read to its end.
+    /// Gives back the buffers whose bytes were read.
     fn release_read(&mut self) {
         while let Some(done) = self.unread.pop_front_if(|unread| unread.left == 0) {
             self.rx.release(done.received);

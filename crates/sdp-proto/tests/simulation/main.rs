@@ -1,4 +1,4 @@
-//! The SDP engine over the simulated fabric: what one program writes is what the other reads.
+//! The SDP engine over the simulated fabric: one program reads the bytes that the other writes.
 //!
 //! Each seed chooses geometry, latency, faults, programs and sizes. A SEND that finds no receive
 //! buffer ends the connection at once, so that an engine that overdraws its credits by one message
@@ -48,7 +48,7 @@ fn is_single(outcomes: &[[Outcome; 2]]) -> bool {
 fn all_bytes_arrive_and_both_ends_close() {
     for kind in [Kind::Quiet, Kind::Slow] {
         let outcomes = tell(kind);
-        // `tell` has compared the bytes; nothing here may have ended another way.
+        // `tell` has compared the bytes; no story here may have ended another way.
         assert!(outcomes.iter().flatten().all(|end| *end == Outcome::Complete), "{outcomes:?}");
     }
 }

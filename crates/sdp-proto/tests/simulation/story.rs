@@ -16,13 +16,13 @@ use sdp_rdma::{
 
 use crate::end::{End, Outcome, Program};
 
-/// Rounds of one story: many times what the longest takes. A bound for programs and engines that
-/// move for ever.
+/// Rounds of one story: many times the number that the longest takes. A bound for programs and
+/// engines that move for ever.
 const ROUNDS_MAX: usize = 1_000_000;
 /// Times in a row that only the engine's own deadlines move anything.
 const DEADLINES_MAX: usize = 1000;
 
-/// What happens to the connection.
+/// The connection's fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
@@ -76,7 +76,7 @@ impl Story {
                 deadlines = 0;
                 is_eager = false;
             } else if !is_eager {
-                // Before time passes, programs that idle by chance get a turn.
+                // Before time passes, programs that idle by chance may act.
                 is_eager = true;
             } else if self.world.step() {
                 deadlines = 0;
@@ -120,7 +120,7 @@ impl Story {
         }
     }
 
-    /// A turn of each living end and some steps of the world; whether anything moved.
+    /// One step of each living end and some steps of the world; whether anything moved.
     fn round(&mut self, is_eager: bool) -> bool {
         let now_ms = self.world.now_ns() / 1_000_000;
         let programs = [self.ends[0].program, self.ends[1].program];
@@ -186,7 +186,7 @@ fn options(kind: Kind, random: &mut Random) -> WorldOptions {
     WorldOptions { credits, send_depth, faults, trace_lines: 200, ..WorldOptions::default() }
 }
 
-/// What an end tells its peer about the fabric.
+/// An end's parameters of the fabric for its peer.
 fn local(options: &WorldOptions) -> Local {
     match options.credits {
         Credits::Implicit { message_bytes, .. } => Local::implicit(message_bytes),
@@ -226,7 +226,7 @@ fn connect(world: &World, local: &Local, programs: [Program; 2]) -> [End; 2] {
     let (mut passive, ack) = Connection::accept(*local, &hello);
     let data = PrivateData::new(&ack.encode()).expect("fits");
     server.accept(passive_id, data).expect("an acceptance");
-    // What the accepting side posts from now on arrives behind its reply.
+    // Messages that the accepting side posts from now on arrive behind its reply.
     passive.handle_ready().expect("a new connection");
     let data = await_established(world, &mut client);
     assert_eq!(data.as_slice().len(), HELLO_ACK_LEN);

@@ -1,9 +1,9 @@
-//! What the peer tells the source: credit with every header, and its sink's answers.
+//! The peer's input to the source: credit with every header, and its sink's answers.
 
 use super::*;
 use crate::{Violation, connection::sink::SourceInput};
 
-/// What the peer's sink caused at our source.
+/// An event that the peer's sink caused at our source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceEvent {
     /// Nothing to do.
@@ -72,7 +72,7 @@ impl Source {
         Ok(())
     }
 
-    /// Takes what the peer's sink said to us.
+    /// Takes a message of the peer's sink to our source.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! The sending half of an end: sequence numbers, credit, and what may be sent when.
+//! The sending half of an end: sequence numbers, credit, and when each message may be sent.
 //!
-//! Used under the source's lock by whoever sends. Every message is made in two steps: a `&self`
-//! method builds it or says why it must wait, and [`Source::commit`] takes note that the fabric has
-//! it. A fabric that is full in between costs nothing and changes nothing.
+//! Used under the source's lock by the thread that sends. Every message is made in two steps: a
+//! `&self` method builds it or returns why it must wait, and [`Source::commit`] takes note that the
+//! fabric has it. A fabric that is full in between costs nothing and changes nothing.
 
 mod commands;
 mod input;
@@ -38,7 +38,8 @@ pub struct SourceConfig {
 }
 
 impl SourceConfig {
-    /// A fabric with implicit credits and messages of at most `message_size` bytes either way.
+    /// A fabric with implicit credits and messages of at most `message_size` bytes in each
+    /// direction.
     pub const fn implicit(message_size: u32) -> Self {
         Self {
             credits: Credits::Implicit,
@@ -151,7 +152,7 @@ pub struct Source {
     last_mseq: u32,
     /// Last message that the peer is known to have received.
     acked: u32,
-    /// What our last message told the peer.
+    /// The acknowledgement in our last message to the peer.
     told: Ack,
     /// Payload bytes sent, read by the peer included.
     position: u64,
@@ -193,8 +194,8 @@ const SUSPEND_ASKED: u8 = 1 << 5;
 const PIPE_WANTED: u8 = 1 << 6;
 const MARKS: u8 = 0x7f;
 
-/// An announced urgent byte follows within this many bytes, what the announcing message carries
-/// included (spec 6.1).
+/// An announced urgent byte follows within this many bytes, with the payload of the announcing
+/// message included (spec 6.1).
 const URGENT_AHEAD_MAX: u32 = 65_535;
 
 const _: () = assert!(size_of::<Source>() <= 256);
@@ -202,13 +203,13 @@ const _: () = assert!(size_of::<Source>() <= 256);
 impl Source {
     /// Words of the packed form.
     pub const WORDS: usize = 9;
-    /// Word of the packed form: what is special, and what the peer takes.
+    /// Word of the packed form: the special conditions, and the size that the peer takes.
     pub const BITS: usize = 0;
     /// Word of the packed form: the last message committed, and the last one that the peer has.
     pub const SEQUENCE: usize = 1;
-    /// Word of the packed form: what our last message told the peer ([`Ack`]).
+    /// Word of the packed form: the acknowledgement in our last message to the peer ([`Ack`]).
     pub const TOLD: usize = 2;
-    /// Word of the packed form: the longest message either way.
+    /// Word of the packed form: the longest message in each direction.
     pub const SIZES: usize = 3;
     /// Word of the packed form: payload bytes sent so far.
     pub const POSITION: usize = 4;
@@ -251,8 +252,8 @@ impl Source {
     }
 
     /// The next Data message of a stretch of `want` bytes whose last byte is urgent. As long as the
-    /// message does not reach it, this sends what comes before, announcing the byte as soon as that
-    /// is allowed; the message that carries the byte ends with it.
+    /// message does not reach it, this sends the bytes before it, announcing the byte as soon as
+    /// that is allowed; the message that carries the byte ends with it.
     ///
     /// # Errors
     ///
@@ -269,7 +270,7 @@ impl Source {
         self.data(ack, payload, flags)
     }
 
-    /// The next control message: what the sink owes, or else a credit update if one is due.
+    /// The next control message: one that the sink owes, or else a credit update if one is due.
     ///
     /// # Errors
     ///
@@ -283,8 +284,8 @@ impl Source {
         Ok(outgoing)
     }
 
-    /// An empty Data message that tells the peer of new buffers, if it must know now (spec 4.4).
-    /// Never where credits are implicit.
+    /// An empty Data message that announces new buffers to the peer, if it must know now (spec
+    /// 4.4). Never where credits are implicit.
     ///
     /// # Errors
     ///
@@ -416,7 +417,7 @@ impl Source {
         may_send(self.available(), ack.raise_over(self.told) > 0, class)
     }
 
-    /// Whether payload may follow what was sent so far.
+    /// Whether payload may follow the messages sent so far.
     fn check_open(&self) -> Result<(), Hold> {
         match self.gates {
             0 => Ok(()),

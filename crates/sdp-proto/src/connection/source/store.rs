@@ -13,7 +13,7 @@ pub(in crate::connection) const SPECIAL: u64 = SPARE | bits::GATES | 0xff << MAR
 
 impl Source {
     /// Returns to a recovery point after the death of a holder; follow with [`Self::replay`] for
-    /// what stands in the ring behind it.
+    /// the messages in the ring behind it.
     pub const fn recover_at(&mut self, last_mseq: u32, position: u64) {
         self.last_mseq = last_mseq;
         self.position = position;
