@@ -191,6 +191,9 @@ table! {
     /// Waits for descriptors, with the signals that the thread lets through; no time: for ever.
     poll(set: &mut [libc::pollfd], time: Option<&mut libc::timespec>)
         = SYS_ppoll(set.as_mut_ptr(), set.len(), time.map_or(core::ptr::null_mut(), from_mut), 0, 8);
+    /// Waits for descriptors as long as it takes, with those signals blocked that `mask` has.
+    poll_with_mask(set: &mut [libc::pollfd], mask: &u64)
+        = SYS_ppoll(set.as_mut_ptr(), set.len(), 0, from_ref(mask), 8);
     /// A new socket.
     socket(family: i32, kind: i32, protocol: i32) = SYS_socket(family, kind, protocol);
     /// Two sockets that are connected to each other.
@@ -250,6 +253,8 @@ table! {
     pidfd_getfd(process: i32, number: u32) = SYS_pidfd_getfd(process, number, 0);
     /// Waits for a child.
     wait4(pid: i32, status: &mut i32, options: i32) = SYS_wait4(pid, from_mut(status), options, 0);
+    /// `PR_GET_CHILD_SUBREAPER`.
+    child_subreaper(answer: &mut i32) = SYS_prctl(libc::PR_GET_CHILD_SUBREAPER, from_mut(answer));
     /// Begins a session of its own.
     setsid() = SYS_setsid();
     /// Changes the current directory.
@@ -271,6 +276,8 @@ table! {
     limit(resource: u32, limit: &mut libc::rlimit64) = SYS_prlimit64(0, resource, 0, from_mut(limit));
     /// Random bytes.
     getrandom(to: &mut [u64], flags: u32) = SYS_getrandom(to.as_mut_ptr(), size_of_val(to), flags);
+    /// Gives a signal its default action: `action` is zeros, the kernel's structure.
+    default_action(signal: i32, action: &[u64; 4]) = SYS_rt_sigaction(signal, from_ref(action), 0, 8);
     /// Sets the thread's mask of signals.
     set_signal_mask(how: i32, set: &u64) = SYS_rt_sigprocmask(how, from_ref(set), 0, 8);
     /// The same; returns the mask before.

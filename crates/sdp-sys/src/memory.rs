@@ -2,11 +2,11 @@
 //! fault; and mappings that end with the value that has them.
 
 use core::{
-    ops::{Deref, DerefMut},
-    ptr::NonNull,
+    ops::{Deref, DerefMut, Range},
+    ptr::{NonNull, from_ref},
 };
 
-use crate::{kernel, sys};
+use crate::{kernel, sys, tls};
 
 /// A mapping of zeros of its own, page aligned; pages that are not touched cost nothing.
 pub struct Zeros {
@@ -33,6 +33,17 @@ impl Zeros {
         let at = kernel::map_zeros(len, 0, flags | libc::MAP_NORESERVE).ok()?;
         Some(Self { at, len })
     }
+
+    /// Makes it longer, of one that is private. False: there is no memory, and nothing has changed.
+    pub fn grow(&mut self, len: usize) -> bool {
+        // SAFETY: the value's own mapping, which nobody else borrows; what is behind it goes nowhere else.
+        let moved = unsafe {
+            sys!(libc::SYS_mremap, self.at.as_ptr(), self.len, len, libc::MREMAP_MAYMOVE)
+        };
+        let Some(at) = moved.ok().and_then(|at| NonNull::new(at as *mut u8)) else { return false };
+        (self.at, self.len) = (at, len);
+        true
+    }
 }
 
 impl Deref for Zeros {
@@ -57,6 +68,57 @@ impl Drop for Zeros {
     fn drop(&mut self) {
         // SAFETY: the value's own mapping, which nothing borrows any more.
         let _ = unsafe { sys!(libc::SYS_munmap, self.at.as_ptr(), self.len) };
+    }
+}
+
+/// A multiple of every kernel's pages.
+const PAGES: usize = 64 * 1024;
+/// How far from what is used of the C library and the loader the rest of them begins.
+const LIBRARY: usize = 16 << 20;
+/// The same for the stack and for the thread's own words, of which the program may have many.
+const STACK: usize = 256 * 1024;
+const WORDS: usize = 4 << 20;
+
+/// Of a copy of a process, gives back all memory but that of the libraries that were mapped first, of the calling thread
+/// and of `kept`. What the kernel does not let go, and what was mapped above those libraries, stays.
+///
+/// # Safety
+/// Nobody uses anything else from here on, and no other thread is there.
+pub unsafe fn keep_only(kept: [Range<usize>; 4]) {
+    let here = 0u8;
+    let around = |at: usize, len: usize| at.saturating_sub(len)..at.saturating_add(len);
+    let [one, two, three, four] = kept;
+    let stack = around(from_ref(&here).addr(), STACK);
+    let kept = [one, two, three, four, stack, around(from_ref(tls::block()).addr(), WORDS)];
+    let loader = match kernel::auxiliary(libc::AT_BASE) {
+        0 => kernel::auxiliary(libc::AT_PHDR),
+        base => base,
+    };
+    let used = [
+        kernel::auxiliary(libc::AT_SYSINFO_EHDR),
+        keep_only as *const () as usize,
+        libc::memcpy as *const () as usize,
+        libc::clock_gettime as *const () as usize,
+    ];
+    let mut top = loader;
+    for at in used {
+        top = if at == 0 { top } else { top.min(at) };
+    }
+    top = top.saturating_sub(LIBRARY) / PAGES * PAGES;
+    let mut at = 0;
+    while at < top {
+        let mut next = top..top;
+        for range in &kept {
+            if range.end > at && range.start < next.start {
+                next = range.clone();
+            }
+        }
+        let end = next.start / PAGES * PAGES;
+        if end > at {
+            // SAFETY: the caller's; what the C library, the loader, the thread and the caller use lies elsewhere.
+            let _ = unsafe { sys!(libc::SYS_munmap, at, end - at) };
+        }
+        at = next.end.saturating_add(PAGES - 1) / PAGES * PAGES;
     }
 }
 

@@ -4,28 +4,34 @@
 //! ([`crate::migration::relay`]): the queue pair has gone, and all of its messages were taken, so a copy of both halves is
 //! enough to read and write the carrier, until markers come no more.
 
-use core::sync::atomic::Ordering;
+use core::{ops::Range, ptr::from_ref, sync::atomic::Ordering};
 
 use libc::{c_int, iovec};
 use sdp_fabric_verbs::endpoint::VerbsRx;
 use sdp_remote::{Leaving, ReceiveContext, RecvError, SendError, Wait};
-use sdp_sys::{errno::Errno, fd, time::monotonic_ns};
+use sdp_sys::{
+    errno::Errno,
+    fd,
+    memory::Zeros,
+    section,
+    time::{monotonic_ns, sleep},
+};
 
 use super::{
     carrier_io::{Socket, Vector},
-    device,
+    device, leaving,
     pair::{self, Pair, Receiving, Sending},
 };
 use crate::conn::{
-    Conn, carrier,
+    Conn,
     iovec::{Buffers, Landing},
 };
 
-/// How long the rest of what stands before messages of the queue pair may take to come, and how long apart one looks.
-const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long apart one looks whether the rest of what stands before messages of the queue pair has come.
 const LOOK_NS: i64 = 1_000_000;
-/// What lies in receive buffers of one queue pair, at most.
-const INBOX_BYTES: usize = 128 * 1024;
+/// Memory for what is unread grows by as much, and not beyond the second: that is what the other end's kernel may have, too.
+const PIECE: usize = 256 * 1024;
+const UNREAD_MAX: usize = 64 << 20;
 
 /// Both halves of a stream that leaves and reads on.
 #[derive(Clone, Copy)]
@@ -43,21 +49,18 @@ pub(crate) enum Next {
     Guarded {
         /// This end's direction may end: nothing is owed, and no answer is due.
         may_end: bool,
-        /// What is waited for on the carrier beside what is to be received: POLLOUT or 0. `None`: a moment.
-        events: Option<i16>,
+        /// What is waited for on the carrier beside what is to be received: POLLOUT or 0.
+        events: i16,
     },
 }
 
 impl<'a> Reader<'a> {
-    /// Memory that [`Reader::new`] may need.
-    pub(crate) fn room(fd: c_int) -> usize {
-        let queued = carrier::queued(fd).unwrap_or(0) as usize;
-        pair::RING + INBOX_BYTES + queued
-    }
+    /// Memory that [`Reader::new`] needs at first.
+    pub(crate) const ROOM: usize = pair::RING;
 
     /// Of a connection that is being handed back and has had no answer: what was taken and not delivered goes to `unread`,
     /// with all that lies in receive buffers. So many bytes. `None`: it did not come about, and the connection is lost.
-    pub(crate) fn new(conn: &'a Conn, fd: c_int, unread: &mut [u8]) -> Option<(Self, usize)> {
+    pub(crate) fn new(conn: &'a Conn, fd: c_int, unread: &mut Zeros) -> Option<(Self, usize)> {
         let (number, pair) = pair::of(conn)?;
         let reader = Self { conn, pair, fd };
         let mut len = pair.receiving(conn, |Receiving { inbound, .. }| {
@@ -67,13 +70,15 @@ impl<'a> Reader<'a> {
                 Some(len)
             })
         })???;
-        let end = monotonic_ns() + PATIENCE_NS;
+        let end = monotonic_ns() + leaving::LEAVE_NS;
         while reader.has_messages() {
+            if unread.len() == len && (len >= UNREAD_MAX || !unread.grow(len + PIECE)) {
+                return None;
+            }
             match reader.receive(unread.get_mut(len..)?) {
                 Ok(got @ 1..) => len += got,
-                Err(Errno::EAGAIN) if monotonic_ns() < end => {
-                    let _ = fd::poll_one(fd, libc::POLLIN, Some(LOOK_NS));
-                }
+                // Not by poll, which tells of a part of a marker again and again.
+                Err(Errno::EAGAIN) if monotonic_ns() < end => sleep(LOOK_NS),
                 _ => return None,
             }
         }
@@ -81,6 +86,12 @@ impl<'a> Reader<'a> {
             device::drop_link(number, pair);
         }
         Some((reader, len))
+    }
+
+    /// What it uses of this process's memory.
+    pub(crate) fn memory(&self) -> [Range<usize>; 2] {
+        let (conn, pair) = (from_ref(self.conn).addr(), from_ref(self.pair).addr());
+        [conn..conn + size_of::<Conn>(), pair..pair + size_of::<Pair>()]
     }
 
     /// Whether bytes of the stream lie in receive buffers.
@@ -91,19 +102,21 @@ impl<'a> Reader<'a> {
         self.pair.receiving(self.conn, has) == Some(true)
     }
 
-    /// Runs `start`, which makes a copy of this process, while no other thread is in the middle of a half.
-    pub(crate) fn copied(&self, start: impl FnOnce() -> bool) -> bool {
+    /// Runs `start`, which makes a copy of this process, while no other thread is in the middle of a half. `None`: it has
+    /// made none.
+    pub(crate) fn copied<T>(&self, start: impl FnOnce() -> Option<T>) -> Option<T> {
+        let _section = section::Guard::enter();
         if !self.pair.lock_both() {
-            return false;
+            return None;
         }
-        let is_started = start();
-        self.pair.unlock_both();
-        if is_started {
+        let copy = start();
+        if copy.is_some() {
             // Whoever still calls here finds the program's new socket, which is the kernel's alone.
             self.pair.become_plain();
             self.pair.is_leaving.store(false, Ordering::Release);
         }
-        is_started
+        self.pair.unlock_both();
+        copy
     }
 
     /// In the copy, once, before anything else.
@@ -132,7 +145,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sends what can be sent now; at least one byte. EAGAIN: the carrier is full. EBUSY: an answer is due.
+    /// Sends what can be sent now; at least one byte. EAGAIN: the carrier takes nothing now. EBUSY: the other end owes RETURN.
     pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: one element, and what it names outlives the call, which only reads.
@@ -140,12 +153,14 @@ impl<'a> Reader<'a> {
         let sent = self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
             let mut socket = Socket::new(self.conn, self.fd);
             let mut io = self.pair.context(None, &mut socket, ring);
-            Some(outbound.as_mut()?.send(&mut io, &mut Vector(buffers), 0))
+            let outbound = outbound.as_mut()?;
+            Some((outbound.send(&mut io, &mut Vector(buffers), 0), outbound.is_held()))
         });
         match sent.flatten() {
-            Some(Ok(sent)) => Ok(sent),
-            Some(Err(SendError::Wait(Wait::Carrier))) => Err(Errno::EAGAIN),
-            Some(Err(SendError::Wait(_))) => Err(Errno(libc::EBUSY)),
+            Some((Ok(sent), _)) => Ok(sent),
+            Some((Err(SendError::Wait(_)), is_held)) => {
+                Err(if is_held { Errno(libc::EBUSY) } else { Errno::EAGAIN })
+            }
             _ => Err(Errno::ECONNRESET),
         }
     }
@@ -162,11 +177,16 @@ impl<'a> Reader<'a> {
             })
         });
         let (leaving, may_end) = tended.flatten().flatten()?;
+        // Then the carrier counts as writable when the kernel has sent everything. 0: as for every socket.
+        if matches!(leaving, Leaving::Waits(Wait::Segments) | Leaving::Done) {
+            let lowat = c_int::from(leaving != Leaving::Done);
+            let option = libc::TCP_NOTSENT_LOWAT;
+            let _ = fd::setsockopt_int(self.fd, libc::IPPROTO_TCP, option, lowat);
+        }
         Some(match leaving {
             Leaving::Done => Next::Plain,
-            Leaving::Waits(Wait::Carrier) => Next::Guarded { may_end, events: Some(libc::POLLOUT) },
-            Leaving::Waits(Wait::Return) => Next::Guarded { may_end, events: Some(0) },
-            Leaving::Waits(_) => Next::Guarded { may_end, events: None },
+            Leaving::Waits(Wait::Return) => Next::Guarded { may_end, events: 0 },
+            Leaving::Waits(_) => Next::Guarded { may_end, events: libc::POLLOUT },
         })
     }
 }

@@ -591,11 +591,6 @@ impl Heap {
         self.memory.get(..count).unwrap_or(&[])
     }
 
-    /// So many bytes were put where it was free.
-    pub(crate) fn took(&mut self, count: usize) {
-        self.used = self.used.saturating_add(count).min(self.memory.len());
-    }
-
     /// What is free.
     pub(crate) fn free(&mut self) -> &mut [u8] {
         self.memory.get_mut(self.used..).unwrap_or(&mut [])

@@ -23,15 +23,19 @@
 //! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
 //! the connection meanwhile, and where the program waits for it by epoll.
 
-use core::{mem::size_of, ops::Range};
+use core::{
+    mem::size_of,
+    ops::Range,
+    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+};
 
 use libc::{c_int, sockaddr_in};
 use sdp_stats::Reason;
 use sdp_sys::{
     Errno, OwnedFd, fd,
     kernel::{self, End, owned, zeroed},
-    memory::Zeros,
-    sys,
+    memory::{self, Zeros},
+    section, sys,
     time::monotonic_ns,
 };
 
@@ -57,8 +61,19 @@ const ACK_LOOKS: u32 = 20;
 const ACK_SLEEP_NS: i64 = 1_000_000;
 /// How long apart in the end, where the receiver takes its time.
 const DELIVERY_SLEEP_NS: i64 = 500_000_000;
+/// The longest sleep of a relay that poll tells of what cannot be moved.
+const SLEEP_MAX_NS: i64 = 100_000_000;
+/// Signals that a relay blocks also when it sleeps: what its own calls cause (SIGPIPE).
+const ASLEEP: u64 = 1 << (libc::SIGPIPE - 1);
+/// How long a relay moves nothing before a signal may end it; less than a second.
+const QUIET_NS: i64 = 999_999_999;
+/// After how many seconds of silence a relay asks the kernel whether the program's end is still there.
+const KEEPALIVE_S: c_int = 60;
 /// Descriptors closed one by one where the kernel knows no `close_range`.
 const CLOSED_BY_HAND: c_int = 4096;
+/// The last relays that are this process's children, where it is one that orphans come to: 0, or a process.
+static CHILDREN: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
+static NEXT_CHILD: AtomicU32 = AtomicU32::new(0);
 
 /// A relay that waits for what it is to deliver.
 pub(crate) struct Relay {
@@ -81,11 +96,10 @@ impl Relay {
         kernel::pipe2(&mut ends, libc::O_CLOEXEC).ok()?;
         let [told, word] = ends.map(OwnedFd::new);
         let fds = [carrier, other.raw(), told.raw()];
-        start_process(|| pump_when_told(fds, &unread, &mut buffers)).then_some(Self {
-            ours,
-            word,
-            unread,
-        })
+        let kept = [range(unread.first(u64::MAX)), range(&buffers.0), 0..0, 0..0];
+        let mut pump = || pump_when_told(fds, &unread, &mut buffers);
+        let child = start_process(kept, &mut pump)?;
+        child.goes_on().then_some(Self { ours, word, unread })
     }
 
     /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
@@ -105,14 +119,17 @@ impl Relay {
 pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     let (ours, other) = pair()?;
     copy_options(carrier, ours.raw());
-    let mut unread = Heap::new(Reader::room(carrier))?;
+    let mut unread = Zeros::private(Reader::ROOM)?;
     let mut buffers = Buffers::new()?;
     let fds = [carrier, other.raw()];
-    let is_started = Reader::new(conn, carrier, unread.free()).is_some_and(|(reader, len)| {
-        unread.took(len);
-        let pump = || pump_guarded(fds, unread.bytes(), &mut buffers, reader);
-        reader.copied(|| start_process(pump))
+    let child = Reader::new(conn, carrier, &mut unread).and_then(|(reader, len)| {
+        let [one, another] = reader.memory();
+        let kept = [one, another, range(&unread), range(&buffers.0)];
+        let unread = unread.get(..len)?;
+        let mut pump = || pump_guarded(fds, unread, &mut buffers, reader);
+        reader.copied(|| start_process(kept, &mut pump))
     });
+    let is_started = child.is_some_and(Child::goes_on);
     if is_started {
         hosts::left(conn, Reason::HandoverStuck);
         put_everywhere(conn, &ours);
@@ -155,8 +172,12 @@ pub(crate) fn give_copy(
     let has_come = rest.is_empty() && has_come_over(other.raw());
     if has_come {
         carrier::set_reset_on_close(other.raw(), is_reset);
-    } else if !start_process(|| deliver_until_it_ends(other.raw(), rest, is_reset)) {
-        return false;
+    } else {
+        let kept = [range(rest), 0..0, 0..0, 0..0];
+        let mut deliver = || deliver_until_it_ends(other.raw(), rest, is_reset);
+        if !start_process(kept, &mut deliver).is_some_and(Child::goes_on) {
+            return false;
+        }
     }
     publish::tag_for_next_owner(conn, ours.raw());
     put_for_image(conn, ours.raw(), number);
@@ -233,7 +254,14 @@ fn pair() -> Option<(OwnedFd, OwnedFd)> {
         let other = owned(kernel::accept4(listener.raw(), flags)).ok()?;
         let peer = name(End::Remote, other.raw())?;
         if (peer.sin_port, peer.sin_addr.s_addr) == (own.sin_port, own.sin_addr.s_addr) {
-            let _ = fd::setsockopt_int(other.raw(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+            // The kernel forgets an end that was closed, and the other end of it hears of that when it asks.
+            for (level, option, value) in [
+                (libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),
+                (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_S),
+                (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+            ] {
+                let _ = fd::setsockopt_int(other.raw(), level, option, value);
+            }
             return Some((ours, other));
         }
     }
@@ -322,31 +350,84 @@ impl Buffers {
     }
 }
 
-/// Starts a process that does `work` and ends. Nobody waits for it: it is the child of a child that has ended.
-fn start_process(work: impl FnOnce()) -> bool {
+/// Where bytes lie.
+fn range(bytes: &[u8]) -> Range<usize> {
+    let at = bytes.as_ptr().addr();
+    at..at + bytes.len()
+}
+
+/// What [`start_process`] has made.
+struct Child {
+    pid: i32,
+    /// It is the relay itself.
+    is_relay: bool,
+}
+
+/// Starts a process that does `work` and ends. Nobody waits for it: it is the child of a child that has ended. Where that
+/// would come to this process, as orphans of it do, it is a child that no wait finds: it sends no signal when it ends. Of
+/// this process's memory it keeps `kept`. [`Child::goes_on`] follows.
+fn start_process(kept: [Range<usize>; 4], work: &mut dyn FnMut()) -> Option<Child> {
+    // No handler of the program runs in the copy.
+    let _section = section::Guard::enter();
+    let is_relay = gets_orphans();
+    if is_relay {
+        reap();
+    }
     // SAFETY: a copy of this process without threads, which makes system calls and nothing else.
-    let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) };
-    match child {
-        Ok(0) => {
+    let child = unsafe { sys!(libc::SYS_clone, 0, 0, 0, 0, 0) }.ok()?;
+    if child == 0 {
+        let worker = if is_relay {
+            Ok(0)
+        } else {
             // SAFETY: no thread or memory is shared: a copy that makes system calls and nothing
             // else.
-            let worker = unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-            if worker == Ok(0) {
-                be_nobodys_child();
-                work();
-            }
-            exit(if worker.is_ok() { 0 } else { 1 })
+            unsafe { sys!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }
+        };
+        if worker == Ok(0) {
+            be_nobodys_child();
+            // SAFETY: the only thread of a copy, of which it uses this function's stack and what the caller names.
+            unsafe { memory::keep_only(kept) };
+            work();
         }
-        Ok(pid) => {
-            let mut status: c_int = 0;
-            loop {
-                let waited = kernel::wait4(pid as i32, &mut status, libc::__WCLONE);
-                if waited != Err(Errno::EINTR) {
-                    return waited.is_ok() && status == 0;
-                }
+        exit(if worker.is_ok() { 0 } else { 1 })
+    }
+    Some(Child { pid: child as i32, is_relay })
+}
+
+impl Child {
+    /// Whether the relay is there.
+    fn goes_on(self) -> bool {
+        if self.is_relay {
+            let turn = NEXT_CHILD.fetch_add(1, Ordering::Relaxed) as usize % CHILDREN.len();
+            if let Some(child) = CHILDREN.get(turn) {
+                child.store(self.pid, Ordering::Relaxed);
+            }
+            return true;
+        }
+        let mut status: c_int = 0;
+        loop {
+            let waited = kernel::wait4(self.pid, &mut status, libc::__WCLONE);
+            if waited != Err(Errno::EINTR) {
+                return waited.is_ok() && status == 0;
             }
         }
-        Err(_) => false,
+    }
+}
+
+/// Whether orphans among this process's descendants become its children.
+fn gets_orphans() -> bool {
+    let mut answer = 0;
+    kernel::getpid() == Ok(1) || kernel::child_subreaper(&mut answer).is_ok() && answer != 0
+}
+
+/// Children that were relays and have ended are gone.
+fn reap() {
+    for child in &CHILDREN {
+        let pid = child.load(Ordering::Relaxed);
+        let options = libc::__WCLONE | libc::WNOHANG;
+        if pid != 0 && kernel::wait4(pid, &mut 0, options) != Ok(0) {
+            child.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -354,9 +435,13 @@ fn exit(code: c_int) -> ! {
     sdp_sys::pid::exit(code)
 }
 
-/// A process that goes on by itself, whatever becomes of those that it came from.
+/// A process that goes on by itself, whatever becomes of those that it came from. Signals do what they do to a process that
+/// has said nothing of them, when it sleeps in [`sleep_for`].
 fn be_nobodys_child() {
     let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &u64::MAX);
+    for signal in 1..=64 {
+        let _ = kernel::default_action(signal, &[0; 4]);
+    }
     let _ = kernel::name_thread(c"sdp-relay");
     let _ = kernel::setsid();
     let _ = kernel::chdir(c"/");
@@ -374,13 +459,7 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
         }
     }
     if is_reset {
-        // Behind the last byte, unless nobody wants it any more.
-        let mut sleep_ns = ACK_SLEEP_NS;
-        let is_wanted = || carrier::readiness(other, 0) & (libc::POLLHUP | libc::POLLERR) == 0;
-        while !has_come_over(other) && is_wanted() {
-            sdp_sys::time::sleep(sleep_ns);
-            sleep_ns = (sleep_ns * 2).min(DELIVERY_SLEEP_NS);
-        }
+        await_delivery(other);
         return;
     }
     let _ = fd::shutdown(other, libc::SHUT_WR);
@@ -392,9 +471,27 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
     }
 }
 
+/// A reset goes behind the last byte, unless nobody wants that any more.
+fn await_delivery(other: c_int) {
+    let mut sleep_ns = ACK_SLEEP_NS;
+    let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &ASLEEP);
+    while fd::unsent(other) != Ok(0) && carrier::readiness(other, 0) & libc::POLLHUP == 0 {
+        sdp_sys::time::sleep(sleep_ns);
+        sleep_ns = (sleep_ns * 2).min(DELIVERY_SLEEP_NS);
+    }
+}
+
 /// Waits for a descriptor, however long it takes.
 fn sleep(fd: c_int, events: i16) {
-    let _ = fd::poll_one(fd, events, None);
+    sleep_for(&mut [libc::pollfd { fd, events, revents: 0 }]);
+}
+
+/// Waits for descriptors, however long it takes. A signal may end the process when nothing has come for a while: so what is
+/// under way arrives.
+fn sleep_for(polls: &mut [libc::pollfd]) {
+    if fd::poll(polls, Some(QUIET_NS)) == Ok(0) {
+        let _ = kernel::poll_with_mask(polls, &ASLEEP);
+    }
 }
 
 /// One direction of the pump.
@@ -412,12 +509,14 @@ struct Flow<'a> {
     is_done: bool,
     /// `to` takes nothing before its other end has answered.
     is_held_up: bool,
+    /// It takes nothing any more, or nothing comes any more without an end.
+    is_broken: bool,
 }
 
 impl<'a> Flow<'a> {
     fn new(from: c_int, to: c_int, first: &'a [u8], buffer: &'a mut [u8]) -> Self {
-        let (has_ended, is_done, is_held_up) = (false, false, false);
-        Self { from, to, first, buffer, held: 0..0, has_ended, is_done, is_held_up }
+        let [has_ended, is_done, is_held_up, is_broken] = [false; 4];
+        Self { from, to, first, buffer, held: 0..0, has_ended, is_done, is_held_up, is_broken }
     }
 
     /// What is still to be sent.
@@ -432,24 +531,30 @@ impl<'a> Flow<'a> {
     /// What this direction waits for at descriptor `fd`.
     fn wish(&self, fd: c_int) -> i16 {
         let sends = !self.rest().is_empty();
-        match self.is_done {
+        match self.is_done || self.is_broken {
             false if sends && fd == self.to && !self.is_held_up => libc::POLLOUT,
             false if !sends && fd == self.from && !self.has_ended => libc::POLLIN,
             _ => 0,
         }
     }
 
-    /// Moves what can be moved now; whether something has. `from` and `to`: which of both ends is guarded. An error: the
-    /// connection is broken.
-    fn step(
+    /// Moves what can be moved now; whether something has. `from` and `to`: which of both ends is guarded.
+    fn step(&mut self, from: Option<&Reader<'_>>, to: Option<&Reader<'_>>, may_end: bool) -> bool {
+        if self.is_done || self.is_broken {
+            return false;
+        }
+        let moved = self.try_step(from, to, may_end);
+        self.is_broken = moved.is_err();
+        moved.unwrap_or(false)
+    }
+
+    /// An error: it is broken.
+    fn try_step(
         &mut self,
         from: Option<&Reader<'_>>,
         to: Option<&Reader<'_>>,
         may_end: bool,
     ) -> Result<bool, Errno> {
-        if self.is_done {
-            return Ok(false);
-        }
         if self.rest().is_empty() && !self.has_ended {
             let got = match from {
                 Some(reader) => reader.receive(self.buffer),
@@ -519,40 +624,60 @@ fn pump_until_both_end(
     let [inward, outward] = buffers.split();
     let mut inward = Flow::new(carrier, other, first, inward);
     let mut outward = Flow::new(other, carrier, &[], outward);
-    let (mut has_moved, mut may_end) = (true, true);
+    let (mut has_moved, mut may_end, mut sleep_ns) = (true, true, 0);
+    let mut is_over = [false; 2];
     while !(inward.is_done && outward.is_done) {
-        let (mut owed, mut timeout) = (0, None);
+        let mut owed = 0;
         match guard.as_ref().map(Reader::tend) {
             None => {}
             Some(Some(Next::Plain)) => (guard, may_end) = (None, true),
             Some(Some(Next::Guarded { may_end: may, events })) => {
                 // Who has ended his stream answers no more.
-                may_end = may || inward.is_done;
-                owed = events.unwrap_or(0);
-                timeout = events.is_none().then_some(ACK_SLEEP_NS);
-                if !has_moved {
-                    // Of a marker a part may be there, which poll would tell again and again.
-                    sdp_sys::time::sleep(ACK_SLEEP_NS);
-                }
+                (may_end, owed) = (may || inward.is_done, events);
             }
-            Some(None) => exit(1),
+            // What has come is delivered all the same.
+            Some(None) => outward.is_broken = true,
         }
-        if outward.has_ended && may_end && !outward.is_done {
-            timeout = Some(0);
+        let has_failed = outward.is_broken;
+        // Of a marker a part may be there, which poll would tell again and again.
+        if has_moved {
+            sleep_ns = 0;
+        } else {
+            sdp_sys::time::sleep(sleep_ns);
+            sleep_ns = (sleep_ns * 2).clamp(ACK_SLEEP_NS, SLEEP_MAX_NS);
         }
-        let mut polls = [carrier, other].map(|fd| {
-            let own = if fd == carrier { owed } else { 0 };
+        let mut polls = [(carrier, owed), (other, 0)].map(|(fd, own)| {
             let events = own | inward.wish(fd) | outward.wish(fd);
-            // One that nothing is asked of may have hung up, which poll would tell again and again.
-            libc::pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 }
+            libc::pollfd { fd, events, revents: 0 }
         });
-        let _ = fd::poll(&mut polls, timeout);
+        for (poll, is_over) in polls.iter_mut().zip(is_over) {
+            if is_over && poll.events == 0 {
+                poll.fd = -1; // poll would tell that again and again
+            }
+        }
+        let is_failing = has_failed && inward.rest().is_empty();
+        if is_failing || outward.has_ended && may_end && !outward.is_done {
+            let _ = fd::poll(&mut polls, Some(0));
+        } else {
+            sleep_for(&mut polls);
+        }
+        for (is_over, poll) in is_over.iter_mut().zip(&polls) {
+            *is_over |= poll.revents & libc::POLLHUP != 0;
+        }
         let guard = guard.as_ref();
-        let moved = [inward.step(guard, None, true), outward.step(None, guard, may_end)];
-        if moved.iter().any(Result::is_err) {
+        has_moved = inward.step(guard, None, true);
+        has_moved |= outward.step(None, guard, may_end);
+        let [is_carrier_over, is_other_over] = is_over;
+        let brings_nothing = inward.is_broken || !has_moved && (is_other_over || is_failing);
+        let takes_nothing = outward.is_broken || outward.is_held_up || is_carrier_over;
+        let is_lost = if inward.is_done { takes_nothing } else { brings_nothing };
+        if is_lost && !(inward.is_done && outward.is_done) {
+            // The kernel forgets a carrier whose program has gone after the end of its stream.
+            carrier::set_reset_on_close(carrier, inward.is_broken || !outward.is_done);
+            fd::close(carrier);
+            await_delivery(other);
             exit(1);
         }
-        has_moved = moved.contains(&Ok(true));
     }
     carrier::set_reset_on_close(carrier, false);
     carrier::set_reset_on_close(other, false);
