@@ -435,6 +435,17 @@ def test_a_new_image_answers_who_has_ended_his_stream(hosts):
     assert report["bytes"]["tcp_received"] >= 80_000, report
 
 
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["idle-child", "child", "child-waits", "child-exec", "child-later", "child-after"])
+def test_a_fork_copies_a_stream(hosts, how):
+    """The first that uses it goes on with it: the parent, or a child, which hands it back to TCP for both."""
+    server = hosts.serve(how, 60, program=HANDBACK)
+    hosts.every_byte(hosts.start(1, "client", "ask", ADDRESSES[0], PORT, program=HANDBACK))
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 0, report
+
+
 def marked(hosts, count):
     """Waits until markers lie unread at so many connections of the client's host."""
     argv = hosts.inside(1, "ss", "-Htn", "state", "established", "dport", "=", f":{PORT}")
@@ -447,9 +458,10 @@ def marked(hosts, count):
 
 
 @pytest.mark.integrity
-def test_all_are_asked_before_one_is_waited_for(hosts):
+@pytest.mark.parametrize("how", ["many", "many-child"])
+def test_all_are_asked_before_one_is_waited_for(hosts, how):
     """A new image gets several connections, whose other ends do not answer before they are asked, each of them."""
-    server = hosts.serve("many", 120, program=HANDBACK)
+    server = hosts.serve(how, 120, program=HANDBACK)
     client = hosts.start(1, "client", "ask-many", ADDRESSES[0], PORT, 120, hosts.path / "pause", program=HANDBACK)
     pause = hosts.pause()
     marked(hosts, 3)

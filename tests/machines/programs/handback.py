@@ -6,6 +6,7 @@
     handback.py serve PORT half AT   answers them, reads the end of the stream, and becomes what sends the TAIL
     handback.py ask-half HOST PORT AT
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
+    handback.py serve PORT many-child AT    a child becomes that
     handback.py ask-many HOST PORT AT FILE      after AT makes the file, and waits outside the library until it is gone
     handback.py ask-late HOST PORT AT END       sends UNREAD bytes after AT requests; then waits outside the library until
         there is the file of HANDBACK_LATE, which the new holder makes when it has these bytes and has sent the TAIL; END:
@@ -66,20 +67,28 @@ def become(command, *socks):
     os.execve(sys.executable, words, without_library())
 
 
-def serve_many(listener, at):
+def serve_many(listener, at, is_child):
     socks = [listener.accept()[0] for _ in range(MANY)]
     listener.close()
     for _ in range(at):
         for sock in socks:
             answer(sock, 1)
+    if is_child:
+        has_become, becomes = os.pipe()
+        if child := os.fork():
+            os.close(becomes)
+            assert os.read(has_become, 1) == b""
+            for sock in socks:
+                sock.close()
+            sys.exit(os.waitpid(child, 0)[1])
     become("go-on", *socks)
 
 
 def serve(port, how, at):
     listener = socket.create_server(("", port))
     helper = None
-    if how == "many":
-        serve_many(listener, at)
+    if how in ("many", "many-child"):
+        serve_many(listener, at, how == "many-child")
     if how == "pass":
         ours, theirs = socket.socketpair()
         words = [sys.executable, __file__, "receive", str(theirs.fileno())]

@@ -52,6 +52,8 @@ pub(super) enum Use {
     Call,
     /// To see whether there is something to read. Waits for nobody.
     Look,
+    /// To hand it back, with others. Waits for nobody: a call follows.
+    Ask,
     /// What has to be done beside calls. It is no use of the connection.
     Tend,
 }
@@ -79,7 +81,11 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
         return false;
     }
     let Some(row) = conn.row() else { return lost(conn) };
-    let end = monotonic_ns() + PATIENCE_NS;
+    let end = match pair.leave_by.load(Ordering::Relaxed) {
+        0 => monotonic_ns() + PATIENCE_NS,
+        // As long as those that are handed back with it.
+        asked => asked + PATIENCE_NS - leaving::LEAVE_NS,
+    };
     loop {
         let seen = row.claim.load(Ordering::Acquire);
         let is_current = fork_of(seen) == pair.fork.load(Ordering::Relaxed);
@@ -106,9 +112,13 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
                 pair.claimed();
                 return true;
             }
-            _ if !may_wait => return false,
+            _ if !may_wait && what != Use::Ask => return false,
             (UNCLAIMED, true) if is_current && change(COPY_LEAVES) => {
                 pair.claimed();
+                return !may_wait || leave_for_all(conn, pair, row, conn::number_of(conn));
+            }
+            // It was asked with others.
+            (COPY_LEAVES, true) if may_wait && pair.is_claimed() => {
                 return leave_for_all(conn, pair, row, conn::number_of(conn));
             }
             (UNCLAIMED, true) if !is_current => {
@@ -118,6 +128,9 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
                 change(ASKED);
             }
             _ => {}
+        }
+        if !may_wait {
+            return false;
         }
         if monotonic_ns() >= end {
             return lost(conn);

@@ -6,7 +6,10 @@ use core::sync::atomic::Ordering;
 use libc::c_int;
 use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, RecvError, SendError, Wait};
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
-use sdp_sys::{fd, section, time::monotonic_ns};
+use sdp_sys::{
+    fd, section,
+    time::{self, monotonic_ns},
+};
 
 use super::{
     Found, IN_USE,
@@ -97,24 +100,56 @@ fn ask_if(fd: c_int, goes: impl Fn(&Conn, c_int) -> bool) {
     }
 }
 
-/// One that cannot be asked at once is asked in its turn.
+/// One that cannot be asked at once is asked while others are waited for. All have the same time.
 fn ask(conn: &Conn, fd: c_int) {
     let Some((number, pair)) = pair::of(conn) else { return };
+    let now = monotonic_ns();
+    if pair.leave_by.load(Ordering::Relaxed) <= now {
+        pair.leave_by.store(now + LEAVE_NS, Ordering::Relaxed);
+    }
     if conn.has(flag::HOSTILE)
-        || pair.is_copy()
         || pair.is_leaving.load(Ordering::Acquire)
         // Perhaps nothing of a stream that has ended is unread: then nothing is asked.
         || carrier::is_over(fd)
-        || !forked::claim(conn, pair, Use::Look)
+        || !forked::claim(conn, pair, Use::Ask)
         || pair.is_plain()
         || !may_leave(conn, pair)
         || begin(conn, pair) != Some(true)
     {
         return;
     }
-    pair.leave_by.store(monotonic_ns() + LEAVE_NS, Ordering::Relaxed);
-    device::cut(number, pair);
+    if !pair.is_copy() {
+        device::cut(number, pair);
+    } else if lose_link(conn, pair).is_none() {
+        return;
+    }
     let _ = step(conn, pair, fd);
+}
+
+/// Those are asked that could not be before.
+fn ask_others() {
+    let now = monotonic_ns();
+    for (_, pair) in pair::all() {
+        if pair.leave_by.load(Ordering::Relaxed) > now
+            && !pair.is_leaving.load(Ordering::Acquire)
+            && let Some(conn) = pair.conn()
+            && let Some(fd) = conn::number_of(conn)
+        {
+            look(conn);
+            tend(conn, pair);
+            ask_if(fd, |_, _| true);
+        }
+    }
+}
+
+/// In a fork's copy: the queue pair is the parent's, and dead for this stream.
+fn lose_link(conn: &Conn, pair: &Pair) -> Option<()> {
+    let dies = |sending: &mut Sending, _: &mut [u8]| {
+        let outbound = sending.outbound.as_mut()?;
+        outbound.link_died(&pair.shared);
+        Some(())
+    };
+    pair.sending(conn, dies).flatten()
 }
 
 /// From here on a fork leaves it as it is: under a lock. False: there was a fork since it was claimed.
@@ -155,18 +190,13 @@ pub(super) fn leave(
     let cannot_answer =
         may_relay && carrier::is_over(fd) && matches!(look(conn), Some(Found::Bytes(_)));
     let handed = if pair.is_copy() {
-        let dies = |sending: &mut Sending, _: &mut [u8]| {
-            let outbound = sending.outbound.as_mut()?;
-            outbound.link_died(&pair.shared);
-            Some(())
-        };
-        match pair.sending(conn, dies).flatten() {
+        match lose_link(conn, pair) {
             Some(()) if cannot_answer => Handed::Unanswered,
             Some(()) => leave_guard(conn, pair, fd, end),
             None => Handed::Lost,
         }
     } else {
-        let is_known = cannot_answer || await_proof(conn, pair, fd, end);
+        let is_known = cannot_answer || await_proof(conn, pair, end);
         if let Some((number, _)) = pair::of(conn).filter(|_| is_known || may_relay) {
             device::cut(number, pair);
         }
@@ -202,17 +232,19 @@ pub(crate) fn left(conn: &Conn, reason: Reason) {
 }
 
 /// In the middle of the first meeting the peer may not know of markers: its end is awaited. True: there may be some.
-fn await_proof(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
+fn await_proof(conn: &Conn, pair: &Pair, end: u64) -> bool {
     loop {
+        look(conn);
+        tend(conn, pair);
         if may_leave(conn, pair) {
             return true;
         }
         if monotonic_ns() >= end {
             return false;
         }
-        let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_SLEEP_NS as i64));
-        look(conn);
-        tend(conn, pair);
+        ask_others();
+        // Not by poll: payload that nobody has read may be there all the time.
+        time::sleep(LEAVE_SLEEP_NS as i64);
     }
 }
 
@@ -257,6 +289,7 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
                     Wait::Return => libc::POLLIN,
                     Wait::Segments | Wait::Credit { .. } => 0,
                 };
+                ask_others();
                 let _ = fd::poll_one(fd, events, Some(LEAVE_SLEEP_NS as i64));
             }
             // The end of the stream, or more than can go back: a relay has room for it, and finds out.
