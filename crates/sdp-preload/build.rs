@@ -14,12 +14,14 @@ fn main() {
         // All references are bound before the first hook runs: nothing is looked up lazily in a
         // signal handler or in a vfork child.
         "-Wl,-z,now",
-        // Each mapping costs each fork and exit. What would be read-only after relocation is little beside the
-        // pointers to the real functions, which are looked up later (docs/decisions/0023).
+        // Each mapping costs each fork and exit. Data that would be read-only after relocation is
+        // little beside the pointers to the real functions, which are looked up later
+        // (docs/decisions/0023).
         "-Wl,-z,norelro",
-        // One hook that uses another means its own, whatever else is preloaded.
+        // A hook that uses another one uses this library's, whatever else is preloaded.
         "-Wl,-Bsymbolic-functions",
-        // What a fork child runs lies together: it maps the library's code anew, 16 pages at a time.
+        // The code that a fork child runs lies together: the child maps the library's code anew, 16
+        // pages at a time.
         "-Wl,-z,keep-text-section-prefix",
         "-nostartfiles",
     ] {

@@ -1,4 +1,4 @@
-//! Makes a network in a file, changes it, and tells what is on it: for tests that are not in Rust.
+//! Makes a network in a file, changes it, and prints its content: for tests that are not in Rust.
 //!
 //! ```text
 //! network steps                what can be made to fail

@@ -1,4 +1,4 @@
-//! A process that a test has started: what its environment says.
+//! A process that a test has started: the settings in its environment.
 
 use core::ffi::CStr;
 
@@ -6,12 +6,14 @@ use crate::{Network, Step};
 
 /// The network's file.
 const NETWORK: &str = "SDP_FAKE_NETWORK=";
-/// What fails in this process: `STEP:FIRST:COUNT:NUMBER`, several behind commas.
+/// Steps that fail in this process: `STEP:FIRST:COUNT:NUMBER`, several behind commas.
 const FAIL: &str = "SDP_FAKE_FAIL=";
-/// A byte of the private data with which this process asks and answers, `OFFSET:VALUE`: as somebody else would say it.
+/// A byte of the private data with which this process asks and answers, `OFFSET:VALUE`: as a liar
+/// would send it.
 const SAYS: &str = "SDP_FAKE_SAYS=";
 
-/// Heeds one entry of the environment. Others than the three are nobody's; the network comes first.
+/// Heeds one entry of the environment. Entries other than the three have no effect; the network
+/// comes first.
 pub fn heed(entry: &CStr) {
     let Ok(text) = entry.to_str() else { return };
     if text.starts_with(NETWORK) {

@@ -1,4 +1,5 @@
-//! What is a process's own: structures that libibverbs hands out, and descriptors that become readable.
+//! A process's own objects: structures that libibverbs hands out, and descriptors that become
+//! readable.
 
 use core::ptr::NonNull;
 
@@ -81,7 +82,7 @@ pub(crate) fn make<T>() -> Result<NonNull<T>, Errno> {
 /// Gives the memory back.
 ///
 /// # Safety
-/// It came from [`make`], and nobody uses it any more.
+/// It came from [`make`], and nothing uses it any more.
 pub(crate) unsafe fn end<T>(at: *mut T) {
     // SAFETY: the caller's promise.
     let _ = unsafe { sys!(libc::SYS_munmap, at, size_of::<T>()) };
@@ -94,7 +95,7 @@ pub(crate) fn doorbell() -> Result<i32, Errno> {
     // SAFETY: two places for numbers.
     unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), flags) }?;
     let [first, second] = ends;
-    // Opened for both ways, one number is enough.
+    // Opened for both directions, one number is enough.
     let doorbell = reopen(own_pid(), first, libc::O_RDWR);
     fd::close(first);
     fd::close(second);

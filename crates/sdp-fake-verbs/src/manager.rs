@@ -62,7 +62,7 @@ fn end_manager(body: &mut Body, number: usize) {
     }
 }
 
-/// What processes have left that are dead.
+/// Takes away the objects that dead processes have left.
 pub(crate) fn reap(body: &mut Body) {
     let own = own_pid();
     for number in 0..body.managers.len() {
@@ -85,7 +85,7 @@ fn read<T>(bytes: &[u8]) -> Result<T, Errno> {
 }
 
 /// # Safety
-/// `at` is what a command said: room for a `T`, or null.
+/// `at` is the address in a command: room for a `T`, or null.
 unsafe fn answer<T>(at: u64, value: T) -> Result<(), Errno> {
     if at == 0 {
         return Err(Errno(libc::EFAULT));
@@ -374,7 +374,7 @@ fn connect(body: &mut Body, index: usize, param: &abi::ConnParam) -> Result<(), 
     (event.uid, event.id, event.event) = (uid, asked as u32 + 1, abi::EVENT_CONNECT_REQUEST);
     event.param = said(param, REQUEST);
     if !queue(body, usize::from(manager), event) {
-        // Nobody hears of it: as a request that was dropped on the way.
+        // The other end does not hear of it: as a request that was dropped on the way.
         unlink(body, asked);
         free(body, asked);
     }
@@ -390,7 +390,7 @@ fn accept(body: &mut Body, index: usize, uid: u64, param: &abi::ConnParam) -> Re
     if let Some(id) = body.ids.get_mut(index) {
         (id.uid, id.qp) = (uid, param.qp_num);
     }
-    // The one that asked has perhaps given up: then nobody confirms.
+    // The end that asked has perhaps given up: then it does not confirm.
     if let Some(peer) = peer
         && advance(body, peer, &[Stage::Asking], Stage::Answered).is_ok()
     {
@@ -433,7 +433,7 @@ fn say_goodbye(body: &mut Body, index: usize) {
     }
 }
 
-/// Ends an id: what its peer waits for is over, its own events are gone.
+/// Ends an id: its peer waits no more, its own events are gone.
 fn destroy(body: &mut Body, index: usize) {
     let Some((stage, manager)) = body.ids.get(index).map(|id| (id.stage, id.manager)) else {
         return;
@@ -447,13 +447,13 @@ fn destroy(body: &mut Body, index: usize) {
     free(body, index);
     if let Some(manager) = body.managers.get_mut(usize::from(manager)) {
         let before = manager.events.len();
-        // A request that nobody took goes with its listener's event, not with this.
+        // A request that was not taken goes with its listener's event, not with this.
         manager.events.retain(|event| event.id != index as u32 + 1);
         for _ in manager.events.len()..before {
             local::take_ring(manager.fd);
         }
     }
-    // Requests to a listener that nobody has taken are refused.
+    // Requests to a listener that were not taken are refused.
     if stage == Stage::Listening {
         let at = body.ids.get(index).map(|id| id.local);
         for other in 0..body.ids.len() {
@@ -497,7 +497,7 @@ fn free(body: &mut Body, index: usize) {
     }
 }
 
-/// What [`say`] was told: value, offset, whether it was.
+/// The setting of [`say`]: value, offset, whether it was called.
 static SAYS: AtomicU32 = AtomicU32::new(0);
 
 /// From here on this process asks and answers with this byte at this offset.
@@ -505,7 +505,7 @@ pub(crate) fn say(offset: u8, value: u8) {
     SAYS.store(u32::from_le_bytes([value, offset, 1, 0]), Ordering::Relaxed);
 }
 
-/// What an end said, as it arrives: in a field of fixed length, with zeros behind it.
+/// An end's private data, as it arrives: in a field of fixed length, with zeros behind it.
 fn said(param: &abi::ConnParam, room: usize) -> abi::ConnParam {
     let mut said = *param;
     let len = usize::from(param.private_data_len);
@@ -545,7 +545,7 @@ fn queue(body: &mut Body, manager: usize, mut event: abi::EventResp) -> bool {
         return false;
     }
     let is_double = body.event_fault(Step::EventTwice).is_some();
-    // A request stays one: its id would be nobody's.
+    // A request stays one: its id would have no owner.
     if event.event != abi::EVENT_CONNECT_REQUEST
         && let Some(kind) = body.event_fault(Step::EventChanged)
     {

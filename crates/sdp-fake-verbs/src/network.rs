@@ -1,4 +1,4 @@
-//! What a test has in hand.
+//! A test's handle on the network.
 
 use core::{
     ptr::null_mut,
@@ -23,13 +23,13 @@ pub(crate) fn state() -> Option<&'static State> {
     unsafe { STATE.load(Ordering::Acquire).as_ref() }
 }
 
-/// What the road does with messages.
+/// The fate of messages on the road.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Road {
     /// They arrive, and their sends complete.
     Open,
-    /// They are lost, and nobody is told.
+    /// They are lost, and no end is told.
     Cut,
     /// They arrive, and their sends do not complete.
     Mute,
@@ -90,7 +90,7 @@ impl Network {
         let fresh = at as *mut State;
         let made = STATE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
         if made.is_err() {
-            // SAFETY: the mapping made just now, which nobody else has seen.
+            // SAFETY: the mapping made just now, which no other code has seen.
             let _ = unsafe { sys!(libc::SYS_munmap, fresh, len) };
         }
         stand_in::install(&STAND_IN);
@@ -122,7 +122,8 @@ impl Network {
         self.take_away(device, true);
     }
 
-    /// The same by a driver that tells the connection manager alone, and waits until nobody has the device open.
+    /// The same by a driver that tells the connection manager alone, and waits until no process has
+    /// the device open.
     pub fn remove_device_quietly(self, device: usize) {
         self.take_away(device, false);
     }
@@ -146,12 +147,13 @@ impl Network {
         });
     }
 
-    /// What the road does from here on.
+    /// The state of the road from here on.
     pub fn set_road(self, road: Road) {
         self.0.with(|body| body.road = road as u8);
     }
 
-    /// The device gives up what was posted while the road was not open: retries are exceeded.
+    /// The device gives up requests that were posted while the road was not open: retries are
+    /// exceeded.
     pub fn expire(self) {
         self.0.with(|body| {
             for index in 0..body.qps.len() {
@@ -192,7 +194,7 @@ impl Network {
         self.0.with(|body| body.fault(step).map_or(0, |fault| fault.calls))
     }
 
-    /// What all processes on the network have done since it was made: calls of each step, and what came of them.
+    /// The calls of all processes on the network since it was made: by step, with their results.
     pub fn totals(self, mut tell: impl FnMut(&str, u64)) {
         self.0.with(|body| {
             for (step, calls) in Step::ALL.iter().zip(body.totals.calls) {
@@ -207,16 +209,17 @@ impl Network {
 
     /// [`Network::fail`] for a process that has perhaps no network yet: nobody else may be at it.
     pub(crate) fn fail_here(step: Step, nth: u32, count: u32, number: i32) {
-        // SAFETY: a constructor: no other thread exists, and none of the network's functions is under way.
+        // SAFETY: a constructor: no other thread exists, and none of the network's functions is in
+        // progress.
         unsafe { crate::state::set_fault(step, nth, count, number) };
     }
 
-    /// Takes away what processes have left that are dead.
+    /// Takes away the objects that dead processes have left.
     pub fn reap(self) {
         self.0.with(manager::reap);
     }
 
-    /// Tells every id that is in use an event of this kind (`EVENT_*`), whatever it waits for.
+    /// Tells every id that is in use an event of this kind (`EVENT_*`), in any state.
     pub fn tell_all(self, kind: u32, status: u32) {
         self.0.with(|body| {
             for index in 0..body.ids.len() {
@@ -227,7 +230,7 @@ impl Network {
         });
     }
 
-    /// What exists.
+    /// The objects that exist.
     pub fn live(self) -> Live {
         self.0.with(|body: &mut Body| {
             let of = |kind| body.others.iter().filter(|o| o.pid != 0 && o.kind == kind).count();

@@ -112,7 +112,7 @@ pub(crate) struct Done {
     pub(crate) wc: verbs::Wc,
     /// Slot of the message + 1; 0: the end of a send.
     pub(crate) message: u32,
-    /// Whose buffer it takes.
+    /// The queue whose buffers it takes.
     pub(crate) srq: u16,
 }
 
@@ -134,13 +134,13 @@ pub(crate) struct Buffer {
     pub(crate) lkey: u32,
 }
 
-/// A message that met no buffer.
+/// A message that found no buffer.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Stalled {
     pub(crate) done: Done,
     pub(crate) is_solicited: bool,
-    /// The queue pair that sent it, whose request waits.
+    /// The queue pair that sent it and whose request waits.
     pub(crate) from: u32,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Srq {
     /// Of `buffers`, those that messages in completion queues will take.
     pub(crate) promised: u32,
     pub(crate) buffers: Ring<Buffer, BUFFERS>,
-    /// Messages that met no buffer.
+    /// Messages that found no buffer.
     pub(crate) stalled: Ring<Stalled, BUFFERS>,
 }
 
@@ -228,7 +228,7 @@ pub(crate) struct Body {
     pub(crate) messages: [[u8; MESSAGE]; MESSAGES],
 }
 
-/// What all processes have done since the network was made.
+/// The work of all processes since the network was made.
 #[repr(C)]
 pub(crate) struct Totals {
     /// Calls of each step.
@@ -243,7 +243,7 @@ pub(crate) struct Totals {
     pub(crate) wakeups: u64,
 }
 
-/// What fails in this process.
+/// The steps that fail in this process.
 struct Faults(UnsafeCell<[Fault; Step::ALL.len()]>);
 
 // SAFETY: touched under the network's lock alone.
@@ -254,7 +254,7 @@ static FAULTS: Faults = Faults(UnsafeCell::new([Fault::NONE; Step::ALL.len()]));
 /// Sets a failure without a network.
 ///
 /// # Safety
-/// Nobody else is at the faults.
+/// No other thread uses the faults.
 pub(crate) unsafe fn set_fault(step: Step, nth: u32, count: u32, number: i32) {
     // SAFETY: the caller's.
     if let Some(fault) = unsafe { &mut *FAULTS.0.get() }.get_mut(step as usize) {
@@ -265,7 +265,7 @@ pub(crate) unsafe fn set_fault(step: Step, nth: u32, count: u32, number: i32) {
 impl Body {
     /// A step's calls and failures, in this process.
     pub(crate) fn fault(&mut self, step: Step) -> Option<&mut Fault> {
-        // SAFETY: who has the body has the lock, and the reference goes with it.
+        // SAFETY: a thread that has the body has the lock, and the reference goes with it.
         unsafe { &mut *FAULTS.0.get() }.get_mut(step as usize)
     }
 
@@ -340,7 +340,7 @@ impl<T: Copy, const N: usize> Ring<T, N> {
 /// The mapping.
 #[repr(C)]
 pub(crate) struct State {
-    /// Process that holds the lock; 0: nobody.
+    /// Process that holds the lock; 0: none.
     lock: AtomicU32,
     body: UnsafeCell<Body>,
 }
@@ -359,7 +359,7 @@ pub(crate) fn own_pid() -> u32 {
     unsafe { sys!(libc::SYS_getpid) }.unwrap_or(0) as u32
 }
 
-/// Whether a process runs: one that nobody has waited for does not.
+/// Whether a process runs: one that its parent has not waited for does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     // SAFETY: no pointers.
     let Ok(fd) = (unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }) else { return false };

@@ -1,4 +1,4 @@
-//! What can be made to fail.
+//! The steps that can be made to fail.
 
 use sdp_sys::Errno;
 
@@ -58,11 +58,11 @@ steps! {
     Reject,
     /// Saying goodbye.
     Disconnect,
-    /// What the next state of a queue pair needs.
+    /// The attributes for the next state of a queue pair.
     InitQpAttr,
     /// Taking an event.
     GetEvent,
-    /// Telling that the peer is there.
+    /// The report that the peer is there.
     Establish,
     /// The list of devices.
     DeviceList,

@@ -1,4 +1,4 @@
-//! What libibverbs exports, and the calls of its provider.
+//! The functions of libibverbs, and the calls of its provider.
 
 use core::{
     ffi::{c_char, c_int, c_void},
@@ -17,7 +17,7 @@ use crate::{
     work,
 };
 
-/// In the place of what `dlopen` would have found.
+/// In the place of the functions that `dlopen` would have found.
 pub(crate) const LIBRARY: Library = Library {
     ibv_get_device_list: get_device_list,
     ibv_free_device_list: free_device_list,
@@ -67,8 +67,8 @@ fn full() -> Errno {
     Errno::ENOMEM
 }
 
-// SAFETY, for each function below: pointers are those that the functions that make them have returned, and not yet ended.
-// It is what the real library asks of its callers.
+// SAFETY, for each function below: pointers are those that the functions that make them have
+// returned, and not yet ended. The real library demands the same of its callers.
 
 #[repr(C)]
 struct List {
@@ -172,7 +172,7 @@ unsafe extern "C" fn open_device(device: *mut abi::Device) -> *mut abi::Context 
 }
 
 unsafe extern "C" fn close_device(context: *mut abi::Context) -> c_int {
-    // SAFETY: see above; nobody uses it any more.
+    // SAFETY: see above; nothing uses it any more.
     let done = with(|body| unsafe {
         let own = context.cast::<Context>();
         if let Some(entry) = body.contexts.get_mut((*own).index) {
@@ -318,7 +318,7 @@ unsafe extern "C" fn destroy_cq(cq: *mut abi::Cq) -> c_int {
     let done = with(|body| unsafe {
         let cq = cq.cast::<Cq>();
         let index = (*cq).index;
-        // Messages that nobody took.
+        // Messages that were not taken.
         while work::discard(body, index) {}
         if let Some(entry) = body.cqs.get_mut(index) {
             entry.pid = 0;

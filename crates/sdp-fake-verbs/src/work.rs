@@ -20,7 +20,7 @@ fn find(body: &Body, number: u32) -> Option<usize> {
     body.qps.iter().position(|qp| is_of(qp, number))
 }
 
-/// Puts a completion into a queue, and rings for who armed it.
+/// Puts a completion into a queue, and wakes a thread that armed it.
 fn complete(body: &mut Body, cq: usize, done: Done, is_solicited: bool) {
     let Some(cq) = body.cqs.get_mut(cq) else { return };
     cq.done.push(done);
@@ -48,7 +48,7 @@ pub(crate) fn tell_trouble(body: &mut Body, context: usize, trouble: Trouble) {
     }
 }
 
-/// To the error state: what waits is flushed, its first request with `status`.
+/// To the error state: waiting requests are flushed, the first one with `status`.
 pub(crate) fn fail(body: &mut Body, index: usize, status: i32) {
     let Some(qp) = body.qps.get_mut(index) else { return };
     if qp.pid == 0 || matches!(qp.state, abi::QPS_ERR | abi::QPS_RESET) {
@@ -67,7 +67,7 @@ pub(crate) fn fail(body: &mut Body, index: usize, status: i32) {
     leave_waiting(body, number);
 }
 
-/// Whoever tries to reach a queue pair that is no more gives up.
+/// A queue pair that tries to reach one that is gone gives up.
 fn leave_waiting(body: &mut Body, number: u32) {
     for index in 0..body.qps.len() {
         let waits = |qp: &Qp| qp.pid != 0 && qp.dest == number && qp.stalled > 0;
@@ -77,7 +77,7 @@ fn leave_waiting(body: &mut Body, number: u32) {
     }
 }
 
-/// To the error state without a request to blame: the owner is told by an event.
+/// To the error state without a request to blame: an event tells the owner.
 pub(crate) fn break_pair(body: &mut Body, index: usize, kind: i32) {
     fail(body, index, abi::WC_WR_FLUSH_ERR);
     if let Some((context, qp)) = body.qps.get(index).map(|qp| (qp.context, qp.number)) {
@@ -94,7 +94,7 @@ pub(crate) fn fail_all(body: &mut Body, context: usize) {
     }
 }
 
-/// A process is dead: what it had is no more.
+/// A process is dead: its objects are gone.
 pub(crate) fn bury(body: &mut Body, pid: u32) {
     body.qps.iter_mut().filter(|qp| qp.pid == pid).for_each(|qp| qp.pid = 0);
     body.cqs.iter_mut().filter(|cq| cq.pid == pid).for_each(|cq| cq.pid = 0);
@@ -118,7 +118,7 @@ fn is_allowed(body: &Body, pid: u32, key: u32, (addr, len): (u64, u64), wanted: 
     is_inside && region.access & wanted == wanted
 }
 
-/// What a request has to do.
+/// The next step of a request.
 enum Outcome {
     /// It has succeeded.
     Done,
@@ -178,7 +178,7 @@ pub(crate) unsafe fn post_send(
         return Err(Errno::ENOMEM);
     }
     match outcome {
-        // What was answered later has answered for all before it.
+        // A later answer has answered for all before it.
         Outcome::Done => succeed(body, index),
         Outcome::Waits => {}
         Outcome::Failed(status) => fail(body, index, status),
@@ -345,7 +345,7 @@ fn answer(body: &mut Body, from: u32) {
     }
 }
 
-/// The queue pair can receive: what was tried before has come.
+/// The queue pair can receive: earlier messages have come.
 pub(crate) fn take_early(body: &mut Body, index: usize) {
     while let Some(message) = body.qps.get_mut(index).and_then(|qp| qp.early.pop()) {
         let cq = body.qps.get(index).map_or(0, |qp| usize::from(qp.cq));
@@ -355,7 +355,7 @@ pub(crate) fn take_early(body: &mut Body, index: usize) {
     }
 }
 
-/// Posts a receive buffer; a message that met none gets it.
+/// Posts a receive buffer; a message that found none gets it.
 pub(crate) fn post_receive(body: &mut Body, srq: usize, buffer: Buffer) -> Result<(), Errno> {
     body.step(Step::PostReceive)?;
     let piece = abi::Sge { addr: buffer.addr, length: buffer.length, lkey: buffer.lkey };
@@ -403,15 +403,16 @@ pub(crate) fn take(body: &mut Body, cq: usize) -> Option<abi::Wc> {
     wc.wr_id = buffer.wr_id;
     let len = (wc.byte_len.min(buffer.length)) as usize;
     if let Some(message) = body.messages.get(done.message as usize - 1) {
-        // SAFETY: a buffer that the caller's process registered and posted; nobody else uses it until its completion was taken.
+        // SAFETY: a buffer that the caller's process registered and posted; nothing else uses it
+        // until its completion was taken.
         unsafe { core::ptr::copy_nonoverlapping(message.as_ptr(), buffer.addr as *mut u8, len) };
     }
     release(body, done.message);
     Some(wc)
 }
 
-/// What is left of a queue pair in others' queues when it goes. Its own completions stay in their queue, as some drivers
-/// leave them: whoever takes them finds a queue pair that is gone.
+/// Forgets a queue pair that goes in other queues. Its own completions stay in their queue, as some
+/// drivers leave them: a thread that takes them finds a queue pair that is gone.
 pub(crate) fn forget(body: &mut Body, index: usize) {
     fail(body, index, abi::WC_WR_FLUSH_ERR);
     while let Some(early) = body.qps.get_mut(index).and_then(|qp| qp.early.pop()) {
@@ -425,7 +426,7 @@ pub(crate) fn forget(body: &mut Body, index: usize) {
     }
 }
 
-/// Throws away what nobody took; whether there was something.
+/// Throws away messages that were not taken; whether there were any.
 pub(crate) fn discard(body: &mut Body, cq: usize) -> bool {
     let Some(done) = body.cqs.get_mut(cq).and_then(|cq| cq.done.pop()) else { return false };
     release(body, done.message);

@@ -1,5 +1,6 @@
-//! Each call of the provider and the connection manager fails in its turn: the connection stays on TCP or goes
-//! back to it, every byte arrives once, and nothing is left when both ends have gone.
+//! Each call of the provider and the connection manager fails, one after the other: the connection
+//! stays on TCP or goes back to it, every byte arrives once, and nothing is left when both ends
+//! have gone.
 
 mod common;
 
@@ -22,7 +23,7 @@ use sdp_rdma::{
 };
 use sdp_remote::{RecvError, SendError};
 
-/// One test at a time: what fails, fails for all.
+/// One test at a time: a failing step fails for all.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> (MutexGuard<'static, ()>, Network) {
@@ -40,17 +41,17 @@ const MS: u64 = 1_000_000;
 const ROUNDS: usize = 60;
 /// Rounds within which all that was sent has to arrive.
 const LAST_ROUNDS: usize = 1200;
-/// An attempt that nobody has answered so many rounds later is given up.
+/// Rounds after which an attempt without an answer is given up.
 const PATIENCE: usize = 12;
 
-/// Seeds of random stories: so many, or what the environment asks for.
+/// Seeds of random stories: so many, or those that the environment asks for.
 fn seeds(count: u64) -> std::ops::RangeInclusive<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("SDP_TEST_SEED").unwrap_or(1);
     first..=first + number("SDP_TEST_COUNT").unwrap_or(count) - 1
 }
 
-/// What a program may be told while the peer keeps to the rules.
+/// The results that a program may get while the peer keeps to the rules.
 fn sent(outcome: Result<usize, SendError>, story: &str) {
     assert!(matches!(outcome, Ok(_) | Err(SendError::Wait(_))), "{story}: {outcome:?}");
 }
@@ -59,7 +60,7 @@ fn received(outcome: Result<usize, RecvError>, story: &str) {
     assert!(matches!(outcome, Ok(1..) | Err(RecvError::WouldBlock)), "{story}: {outcome:?}");
 }
 
-/// What came of a story.
+/// The outcome of a story.
 #[derive(Debug, Default)]
 struct Outcome {
     by_sdp: u64,
@@ -68,7 +69,7 @@ struct Outcome {
     is_up: bool,
 }
 
-/// Two ends that meet, send both ways and go; `meanwhile` is called in each round.
+/// Two ends that meet, send in both directions and go; `meanwhile` is called in each round.
 fn play(story: &str, seed: u64, mut meanwhile: impl FnMut(usize, &mut Connection)) -> Outcome {
     let network = network();
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -249,9 +250,9 @@ fn events_in_every_wrong_order() {
     }
 }
 
-/// The device breaks queue pairs, the road is cut or answers are lost, at any time and in both directions.
-/// Some drivers tell it by the connection manager alone, and wait until the device is let go. Without connections there is
-/// one id that hears.
+/// The device breaks queue pairs, the road is cut or answers are lost, at any time and in both
+/// directions. Some drivers report it by the connection manager alone, and wait until the device is
+/// closed. Without connections there is one id that hears.
 #[test]
 fn a_device_without_queue_pairs_goes() {
     let (_turn, network) = turn();
@@ -263,8 +264,8 @@ fn a_device_without_queue_pairs_goes() {
     assert_eq!(network.live(), Live::default());
 }
 
-/// A queue pair that could not be stopped leaves its place with work under way: what comes of that later is nobody's, and
-/// tells nothing of the requests of the next one there.
+/// A queue pair that could not be stopped leaves its place with work in flight: later completions
+/// of that belong to no connection, and say nothing about the requests of the next one there.
 #[test]
 fn work_outlives_its_queue_pair() {
     let (_turn, network) = turn();
@@ -280,7 +281,7 @@ fn work_outlives_its_queue_pair() {
     network.fail(Step::ToErr, 1, u32::MAX, libc::EIO);
     drop(first);
     device.disconnect(sdp_fabric_tests::Side::A);
-    // Once: the next look finds what has completed since.
+    // Once: the next look finds the later completions.
     device.a.get().progress();
     network.fail(Step::ToErr, 0, 0, 0);
     assert_eq!(network.live().qps, 1, "the first is gone at this end");

@@ -1,5 +1,5 @@
-//! Whoever is at the other end of a meeting may say what he likes: nobody is believed who cannot prove himself, no byte
-//! is wrong, nothing is left behind, and no other connection suffers.
+//! The other end of a meeting may lie in any way: an end that cannot prove itself is not believed,
+//! no byte is wrong, nothing is left behind, and no other connection suffers.
 
 mod common;
 
@@ -23,7 +23,7 @@ use sdp_rdma::{
 };
 use sdp_remote::{RecvError, SendError, Wait};
 
-/// One test at a time: what is left behind is counted.
+/// One test at a time: objects left behind are counted.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -99,7 +99,7 @@ fn is_reply(bytes: &[u8]) -> bool {
     bytes.len() == REPLY_DATA
 }
 
-/// Lies about who one is, of requests and of replies: none may be believed.
+/// Lies about an end's identity, in requests and in replies: none may be believed.
 const LIES: [(&str, Forge); 9] = [
     ("a bit of the proof", |bytes, random| {
         let proven = if is_reply(bytes) { PROVEN_REPLY } else { PROVEN };
@@ -129,7 +129,7 @@ const LIES: [(&str, Forge); 9] = [
         let end = if is_reply(bytes) { PROVEN_REPLY.end } else { PROVEN.end };
         let from = end - 1 - random.below(12);
         bytes[from..].iter_mut().for_each(|byte| *byte = 0);
-        // Whatever stood there.
+        // Any value may have been there.
         bytes[end - 14] ^= 1;
     }),
 ];
@@ -149,7 +149,7 @@ fn lies_about_who_one_is() {
                 let other = pair.end(1 - liar);
                 assert!(other.disbelieved > 0, "{story}: nobody noticed");
                 assert_eq!(other.by_sdp(), 0, "{story}: believed");
-                // The one who lied is taken at his word as soon as he tells the truth.
+                // The end that lied is believed as soon as it tells the truth.
                 pair.end(liar).forge = None;
                 if liar == 0 {
                     exchange(&mut pair, 30, &mut random).unwrap_or_else(|e| panic!("{story}: {e}"));
@@ -163,8 +163,8 @@ fn lies_about_who_one_is() {
     }
 }
 
-/// Lies about one's buffers and their sizes, which nothing proves: whoever believes them is told off, or goes on; no byte
-/// is wrong.
+/// Lies about an end's buffers and their sizes, which nothing proves: an end that believes them
+/// gets an error, or goes on; no byte is wrong.
 #[test]
 fn lies_about_buffers() {
     let _turn = turn();
@@ -232,7 +232,8 @@ fn replays() {
     assert_eq!(second.acceptor.begun, begun, "an old reply was believed");
     drop(second);
     nothing_is_left("replies");
-    // A request of before is of one who once knew; its PROOF is what is missing then. Its bytes arrive all the same.
+    // An earlier request is of an end that once knew; then its PROOF is missing. Its bytes arrive
+    // all the same.
     let mut third = Connection::new();
     third.acceptor.forge = Some((replay, 1));
     exchange(&mut third, 10, &mut random).expect("honest");
@@ -243,7 +244,7 @@ fn replays() {
     nothing_is_left("requests");
 }
 
-/// Any bytes of any length, judged directly: no panic, and only what is honest is believed.
+/// Any bytes of any length, judged directly: no panic, and only honest requests are believed.
 #[test]
 fn noise_is_judged() {
     let _turn = turn();
@@ -318,7 +319,8 @@ fn who_exceeds_its_credit_hurts_itself_alone() {
     nothing_is_left("more than was promised");
 }
 
-/// A crowd of requests that nobody answers: those beyond the backlog are refused, and all places come back.
+/// A crowd of requests without an answer: those beyond the backlog are refused, and all places come
+/// back.
 #[test]
 fn a_crowd_of_requests() {
     let _turn = turn();
@@ -350,7 +352,8 @@ fn a_crowd_of_requests() {
     nothing_is_left("a crowd");
 }
 
-/// A peer that meets and then does nothing any more: what is sent goes to TCP, and no call waits for it.
+/// A peer that meets and then does nothing any more: later bytes go to TCP, and no call waits for
+/// it.
 #[test]
 fn a_peer_that_stops_answering() {
     let _turn = turn();
@@ -381,7 +384,8 @@ fn a_peer_that_stops_answering() {
     nothing_is_left("a peer that stops");
 }
 
-/// The road is cut where nothing tells, behind a message that nobody waits for: the bytes come by TCP all the same.
+/// The road is cut where nothing reports it, behind a message that no end waits for: the bytes come
+/// by TCP all the same.
 #[test]
 fn a_message_is_lost_without_a_word() {
     let _turn = turn();

@@ -122,7 +122,7 @@ fn mix<const A: usize, const B: usize, const C: usize, const D: usize>(
     v[B] = (v[B] ^ v[C]).rotate_right(7);
 }
 
-/// Compares without telling by its time where the difference is.
+/// Compares in a time that does not show where the difference is.
 pub fn is_same<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
     let difference = a.iter().zip(b).fold(0_u8, |sum, (a, b)| sum | (a ^ b));
     core::hint::black_box(difference) == 0

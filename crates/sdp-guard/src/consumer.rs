@@ -1,4 +1,4 @@
-//! The receiving side of one half: what to take from where.
+//! The receiving side of one half: which bytes to take from which road.
 //!
 //! Plain state under the half's inbound lock. The caller owns the inbox, whose messages have been
 //! judged on arrival by [`Arrival`], and the carrier; it shows the inbox's head and obeys.
@@ -24,7 +24,7 @@ pub enum Head {
     },
 }
 
-/// What the peer did cannot be right: reset.
+/// The peer did something impossible: reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
     /// A switch or a marker out of order.
@@ -78,7 +78,7 @@ impl Arrival {
     }
 }
 
-/// What the consumer is to do next.
+/// The consumer's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Deliver at most so many bytes of the inbox's head, then [`Consumer::took`].
@@ -90,7 +90,7 @@ pub enum Next {
     /// Read the carrier, at most so many bytes of payload, then [`Consumer::read`] or
     /// [`Consumer::marker`]. With 0 only a marker is due.
     Carrier(u64),
-    /// Deliver nothing: the inbox and what is kept of the carrier go back with RETURN.
+    /// Deliver nothing: the inbox and the bytes kept from the carrier go back with RETURN.
     Return,
 }
 
@@ -111,16 +111,16 @@ pub struct Consumer {
     carrier: u64,
     pending: Option<Marker>,
     leaving: Leaving,
-    /// What is taken since LEAVE is delivered all the same.
+    /// Bytes taken since LEAVE are delivered all the same.
     reads_on: bool,
     raw: bool,
     /// The peer leaves: a RETURN follows its RAW.
     expects_return: bool,
-    /// With LEAVE: where the program stands. What is taken from then on is not delivered.
+    /// With LEAVE: the program's position. Bytes taken from then on are not delivered.
     consumed: u64,
 }
 
-/// What became of carrier payload.
+/// The outcome of carrier payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Read {
     /// So many of its first bytes are thrown away: the consumer has them.
@@ -130,7 +130,7 @@ pub struct Read {
 }
 
 impl Consumer {
-    /// At the first meeting: what the kernel had delivered by then is both positions.
+    /// At the first meeting: the bytes that the kernel had delivered by then are both positions.
     pub const fn new(position: u64) -> Self {
         Self {
             on_sdp: false,
@@ -208,7 +208,7 @@ impl Consumer {
         self.owes_return() && !self.reads_on
     }
 
-    /// What to do, with this head of the inbox (`None`: it is empty).
+    /// The next step, with this head of the inbox (`None`: it is empty).
     ///
     /// # Errors
     /// The peer broke the protocol.
@@ -217,7 +217,7 @@ impl Consumer {
             return Ok(match (head, self.leaving) {
                 (Some(head), Leaving::Raw) => return self.gather(head),
                 (None, Leaving::Raw) => Next::Return,
-                // What the peer sent before its RAW and this end read, in order.
+                // Payload that the peer sent before its RAW and this end read, in order.
                 (Some(Head::Data { section, stream, len }), _)
                     if self.on_sdp && section == self.sequence && stream == self.taken =>
                 {
@@ -280,7 +280,8 @@ impl Consumer {
         }
     }
 
-    /// The leaving end takes what is in the inbox without delivering it, in order, as far as it goes.
+    /// The leaving end takes the messages of the inbox without delivering them, in order, as far as
+    /// it goes.
     fn gather(&mut self, head: Head) -> Result<Next, Broken> {
         match head {
             Head::Data { section, stream, len }
@@ -397,7 +398,7 @@ impl Consumer {
         self.carrier += u64::from(len);
     }
 
-    /// LEAVE was written: from here on what is taken is kept, not delivered.
+    /// LEAVE was written: bytes taken from here on are kept, not delivered.
     pub fn leave(&mut self) {
         if self.leaving == Leaving::No && !self.raw {
             self.leaving = Leaving::Asked;
@@ -405,8 +406,8 @@ impl Consumer {
         }
     }
 
-    /// LEAVE was written, and has no answer yet: what was taken since is delivered by the caller, and what comes up to RAW
-    /// as if nobody left. Then RETURN gives nothing back.
+    /// LEAVE was written, and has no answer yet: the caller delivers the bytes taken since, and
+    /// those that come up to RAW as if neither end left. Then RETURN gives nothing back.
     pub fn read_on(&mut self) {
         if self.owes_return() {
             (self.reads_on, self.consumed) = (true, self.taken);

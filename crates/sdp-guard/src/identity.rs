@@ -1,4 +1,4 @@
-//! Who is at the other end: whoever knows what the carrier carried, and can write into it.
+//! The identity of the other end: a process that knows the carrier's bytes, and can write into it.
 //!
 //! The caller's REQ proves that it knows the first bytes of the acceptor's direction; the listener's
 //! REP proves both directions. From the same secret come the seals of both directions' markers. A PROOF
@@ -40,7 +40,7 @@ impl Prefix {
         Self { bytes: [0; PREFIX_MAX], len: 0 }
     }
 
-    /// The kernel took or gave `bytes` next. What is beyond the first 240 is not looked at.
+    /// The kernel took or gave `bytes` next. Bytes beyond the first 240 are not used.
     pub fn add(&mut self, bytes: &[u8]) {
         let place = self.bytes.get_mut(usize::from(self.len)..).unwrap_or_default();
         let len = place.len().min(bytes.len());
@@ -74,7 +74,8 @@ impl Default for Prefix {
     }
 }
 
-/// What both ends know of one carrier. "Acceptor" and "connector" are the roles on the carrier.
+/// The facts about one carrier that both ends know. "Acceptor" and "connector" are the roles on the
+/// carrier.
 #[derive(Debug, Clone, Copy)]
 pub struct Carrier<'a> {
     /// First bytes from the acceptor to the connector.
@@ -102,13 +103,13 @@ pub enum Refused {
     Flags,
     /// Another connection's port.
     Port,
-    /// Nothing to prove with: fewer than 16 bytes either way, or fewer than the caller names.
+    /// Nothing to prove with: fewer than 16 bytes each way, or fewer than the caller names.
     NoProof,
     /// The MAC is not right.
     ProofFailed,
 }
 
-/// A request that was sent or believed: what the reply is made of.
+/// A request that was sent or believed: the base of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     acceptor_units: u8,
@@ -219,7 +220,7 @@ impl Carrier<'_> {
         if flags == self.flags() { Ok(()) } else { Err(Refused::Flags) }
     }
 
-    /// Over the acceptor's bytes only: the request goes to somebody who is not proven yet.
+    /// Over the acceptor's bytes only: the request goes to a host that is not proven yet.
     fn request_mac(&self, asked: &Asked) -> Result<[u8; 12], Refused> {
         if asked.acceptor_units == 0 && asked.connector_units == 0 {
             return Err(Refused::NoProof);
@@ -351,7 +352,7 @@ mod tests {
         assert_eq!(stranger.judge_request(&request), Err(Refused::ProofFailed));
         let (forged, _) = stranger.reply(&[8; 24], &asked, [2; 8]).unwrap();
         assert_eq!(ends.judge_reply(&forged, &asked), Err(Refused::ProofFailed));
-        // It knows what the acceptor said, not what the connector did.
+        // It knows the acceptor's bytes, not the connector's.
         let half = carrier(&a, &other, b"");
         let (forged, _) = half.reply(&[8; 24], &asked, [2; 8]).unwrap();
         assert_eq!(ends.judge_reply(&forged, &asked), Err(Refused::ProofFailed));
@@ -376,7 +377,7 @@ mod tests {
     fn too_little_proves_nothing() {
         let (a, c) = (prefix(1, 15), prefix(9, 15));
         assert_eq!(carrier(&a, &c, b"").request(&[0; 32], [1; 8]), Err(Refused::NoProof));
-        // Sizes beyond what the listener has, and none at all, whatever the MAC says.
+        // Sizes beyond those of the listener, and none at all, with any MAC.
         let (long, short) = (prefix(1, 240), prefix(1, 100));
         let (request, _) = carrier(&long, &c, b"").request(&[0; 32], [1; 8]).unwrap();
         assert_eq!(carrier(&short, &c, b"").judge_request(&request), Err(Refused::NoProof));

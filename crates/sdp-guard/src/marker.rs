@@ -10,20 +10,20 @@ pub const TOKEN_LEN: usize = 16;
 pub const RETURN_MAX: u32 = 1 << 20;
 const VERSION: u8 = 1;
 
-/// What recognises one direction's markers and proves them; new with each meeting.
+/// Recognises one direction's markers and proves them; new with each meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seal {
-    /// What a marker begins with.
+    /// The first bytes of a marker.
     pub token: [u8; TOKEN_LEN],
     /// Key of its MAC.
     pub key: [u8; 16],
 }
 
-/// What a marker says.
+/// The kind of a marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Whoever is on the queue pair holds this carrier.
+    /// The process on the queue pair holds this carrier.
     Proof = 1,
     /// From the producer: payload follows from the stream position on; the SDP section is over.
     Kernel = 2,
@@ -54,7 +54,7 @@ impl Kind {
 /// A marker, without its token and MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Marker {
-    /// What it says.
+    /// Its kind.
     pub kind: Kind,
     /// Number of the switch that it makes: even for KERNEL; 0 for all others.
     pub sequence: u32,
@@ -66,7 +66,7 @@ pub struct Marker {
     pub follows: u32,
 }
 
-/// What is wrong with bytes that should be a marker: the peer broke the protocol.
+/// The error in bytes that should be a marker: the peer broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadMarker {
     /// It does not begin with the token.
@@ -109,7 +109,7 @@ impl Marker {
     /// is right.
     ///
     /// # Errors
-    /// What is wrong; the connection is to be reset.
+    /// The error; the connection is to be reset.
     pub fn parse(bytes: &[u8; MARKER_LEN], seal: &Seal, place: u64) -> Result<Self, BadMarker> {
         let [token @ .., _, _, _, _] = bytes;
         let Some(token) = token.first_chunk::<TOKEN_LEN>() else { return Err(BadMarker::Token) };

@@ -1,6 +1,6 @@
 //! All schedules of one half: two lanes without a common order, a queue pair that may die at any
-//! moment unseen, a consumer that may leave or fold. The producer and the consumer are the real ones;
-//! a unit of payload is one byte, whose value is its stream position.
+//! moment unseen, a consumer that may leave or fold. The producer and the consumer are the real
+//! ones; a unit of payload is one byte, whose value is its stream position.
 
 use sdp_model::{Model, Size, Step, fails, holds, size};
 
@@ -12,7 +12,7 @@ use crate::{
 
 const WINDOW: usize = 3;
 
-/// What is broken on purpose.
+/// The rules that are broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
@@ -388,7 +388,8 @@ impl Half {
             add("reads on", &|s| {
                 s.reads_on_from = Some(s.consumer.taken() - s.consumer.undelivered());
                 s.consumer.read_on();
-                // Nothing comes off the queue pair any more: it is dead, and what it had brought lies in the inbox.
+                // Nothing comes off the queue pair any more: it is dead, and its messages lie in
+                // the inbox.
                 for unit in std::mem::take(&mut s.unread) {
                     s.deliver(unit)?;
                 }

@@ -1,7 +1,7 @@
-//! The sending side of one half: which lane, what must be kept, where to resume.
+//! The sending side of one half: which lane, which bytes to keep, where to resume.
 //!
 //! Plain state under the half's outbound lock, in memory that fork children share. The caller owns
-//! sockets, queue pair and slots; it asks before it sends and tells what was taken.
+//! sockets, queue pair and slots; it asks before it sends and reports the bytes that were taken.
 //!
 //! | lane | event | becomes |
 //! |---|---|---|
@@ -54,14 +54,14 @@ pub enum Refusal {
     Kept,
 }
 
-/// What the peer said cannot be true: reset.
+/// The peer's statement cannot be true: reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// It acknowledged what was never posted.
+    /// It acknowledged a message that was never posted.
     Acknowledged,
-    /// A RETURN that leaves a gap, or lies beyond what was sent.
+    /// A RETURN that leaves a gap, or lies beyond the bytes sent.
     Returned,
-    /// A RETURN nobody waits for.
+    /// A RETURN without a LEAVE.
     Unasked,
 }
 
@@ -93,7 +93,7 @@ pub struct Backlog {
 pub enum Piece {
     /// A marker, whole, in one send with MSG_EOR.
     Marker(Marker),
-    /// Bytes of what RETURN brought back, at this offset from RETURN's position on.
+    /// Bytes that RETURN brought back, at this offset from RETURN's position on.
     Returned {
         /// Stream position of the first.
         stream: u64,
@@ -111,7 +111,7 @@ pub enum Piece {
     },
 }
 
-/// A switch onto SDP, to be told on the queue pair.
+/// A switch onto SDP, to be announced on the queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Switch {
     /// Odd number of the switch.
@@ -141,7 +141,7 @@ pub struct Producer<const N: usize> {
 }
 
 impl<const N: usize> Producer<N> {
-    /// At the first meeting: what the kernel had been given by then is both positions.
+    /// At the first meeting: the bytes that the kernel had been given by then are both positions.
     pub const fn new(position: u64) -> Self {
         let none = Kept { stream: 0, len: 0, mseq: 0, slot: 0, completed: false };
         Self {
@@ -179,7 +179,7 @@ impl<const N: usize> Producer<N> {
         self.carrier
     }
 
-    /// What has to be written before new bytes.
+    /// The bytes that have to be written before new ones.
     pub const fn backlog(&self) -> Option<Backlog> {
         self.backlog
     }
@@ -216,7 +216,7 @@ impl<const N: usize> Producer<N> {
         Ok(())
     }
 
-    /// The queue pair is dead: told by its device, by time, or by a DEAD marker.
+    /// The queue pair is dead: by its device's word, by time, or by a DEAD marker.
     pub fn link_died(&mut self) {
         if self.link == Link::Up {
             self.link = Link::Dead;
@@ -230,7 +230,7 @@ impl<const N: usize> Producer<N> {
         self.kept.iter_mut().take(count).for_each(|kept| kept.completed = true);
     }
 
-    /// The next payload goes by SDP. Post the switch first, then tell [`Self::posted`].
+    /// The next payload goes by SDP. Post the switch first, then call [`Self::posted`].
     ///
     /// # Errors
     /// The half cannot switch now.
@@ -326,15 +326,15 @@ impl<const N: usize> Producer<N> {
         if let Some(place) = self.kept.get_mut(usize::from(self.count)) {
             *place = Kept::default();
         }
-        // The new last place is what was rotated out of the front.
+        // The new last place holds the entry that was rotated out of the front.
         if let Some(last) = self.kept.last_mut() {
             *last = Kept::default();
         }
         Some(oldest.slot)
     }
 
-    /// A message whose bytes nobody else has for certain. One that was sent again by the carrier and is
-    /// only kept for the device is not.
+    /// A message whose bytes only this end has for certain. One that was sent again by the carrier
+    /// and is only kept for the device is not.
     fn is_owed(&self, kept: &Kept) -> bool {
         kept.stream >= self.settled && !self.is_acknowledged(kept.mseq)
     }
@@ -345,13 +345,14 @@ impl<const N: usize> Producer<N> {
         first.map_or(self.stream, |kept| kept.stream)
     }
 
-    /// Stream position from which on bytes have to be kept: a resume would begin there, or what is being
-    /// written of one.
+    /// Stream position from which on bytes have to be kept: a resume would begin there, or one that
+    /// is being written.
     pub fn owed_from(&self) -> u64 {
         self.backlog.map_or_else(|| self.acknowledged_to(), |backlog| backlog.from)
     }
 
-    /// Ends the SDP section: a KERNEL marker and what was not acknowledged are now the backlog.
+    /// Ends the SDP section: a KERNEL marker and the bytes that were not acknowledged are now the
+    /// backlog.
     ///
     /// # Errors
     /// The half is not on SDP.
@@ -391,7 +392,7 @@ impl<const N: usize> Producer<N> {
         Ok(self.marker(Kind::Raw, self.stream))
     }
 
-    /// Own leaving: RAW is to be written, whole; what follows is raw and not held.
+    /// Own leaving: RAW is to be written, whole; bytes that follow are raw and not held.
     ///
     /// # Errors
     /// The half is not on the kernel lane with everything written.
@@ -412,10 +413,10 @@ impl<const N: usize> Producer<N> {
     }
 
     /// RETURN was read: its `follows` bytes, which the caller keeps, from `stream` on come first,
-    /// then what was kept; then raw.
+    /// then the kept ones; then raw.
     ///
     /// # Errors
-    /// Nobody waits for it, or it leaves a gap.
+    /// No LEAVE waits for it, or it leaves a gap.
     pub fn returned(&mut self, stream: u64, follows: u32) -> Result<Backlog, Broken> {
         if self.lane != Lane::Held {
             return Err(Broken::Unasked);
@@ -430,7 +431,7 @@ impl<const N: usize> Producer<N> {
         Ok(backlog)
     }
 
-    /// What to write next of the backlog.
+    /// The next piece of the backlog to write.
     pub fn next_piece(&self) -> Option<Piece> {
         let backlog = self.backlog?;
         if let Some(marker) = backlog.marker {

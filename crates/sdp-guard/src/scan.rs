@@ -1,6 +1,6 @@
 //! Finding markers among carrier bytes.
 //!
-//! The reader peeks at what the kernel has, [`LOOK_AHEAD`] bytes beyond the program's buffer, and asks
+//! The reader peeks at the kernel's bytes, [`LOOK_AHEAD`] beyond the program's buffer, and asks
 //! [`look`] what of it is payload. Nothing of the program's is ever held back.
 
 use crate::marker::{Seal, TOKEN_LEN};
@@ -10,7 +10,7 @@ pub const LOOK_AHEAD: usize = TOKEN_LEN;
 /// So many bytes of a token, where the kernel's bytes end, are the beginning of a marker.
 pub const TAIL_MIN: usize = 8;
 
-/// What the reader may do with the bytes it peeked at.
+/// How the reader may use the bytes at which it peeked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// So many bytes are payload, and go to the program.

@@ -1,11 +1,13 @@
 //! The commonest calls made by ourselves, where libc would do nothing else.
 //!
-//! A fork child that answers one message and ends makes four calls of libc, and for these the kernel maps pages of libc
-//! that the child needs for nothing else. In a process with a single thread `read` and its like are the bare system call:
-//! libc looks for a cancellation only where there could be another thread, or where the only one cancelled itself, which
-//! it notes as if there were (and so does the hook of `pthread_cancel`). So what the kernel is to do for a connection it is
-//! asked here. Another preloaded library's function is called all the same: what it does beside the call is not ours to
-//! leave out. Descriptors that are not tracked go to libc, which takes fewer instructions than to ask first.
+//! A fork child that answers one message and ends makes four calls of libc, and for these the
+//! kernel maps pages of libc that the child needs for nothing else. In a process with a single
+//! thread `read` and its like are the bare system call: libc looks for a cancellation only where
+//! there could be another thread, or where the only one cancelled itself, which it notes as if
+//! there were (and so does the hook of `pthread_cancel`). So the hooks here make the kernel's calls
+//! for a connection themselves. Another preloaded library's function is called all the same: this
+//! library must not leave out what that one does beside the call. Descriptors that are not tracked
+//! go to libc, which takes fewer instructions than to ask first.
 
 use core::{
     ffi::c_void,
@@ -67,7 +69,7 @@ direct! {
 
 /// The addresses of libc's code; empty if it cannot be found.
 fn libc_segment() -> Range<usize> {
-    // A name of libc's that nobody has a reason to interpose lies in its code.
+    // A name of libc's that no library has a reason to interpose lies in libc's code.
     let mut search = Search { inside: real::find(c"gnu_get_libc_version") as usize, found: 0..0 };
     // SAFETY: the loader calls the function, in this thread, for each object in turn, with the pointer to `search`.
     unsafe { libc::dl_iterate_phdr(Some(look), from_mut(&mut search).cast()) };

@@ -1,14 +1,16 @@
 //! The library's own data as anonymous memory: one mapping less for each fork and exit.
 //!
-//! The loader maps initialised data from the library's file and puts the zeros behind it into anonymous memory. A mapping
-//! that was written costs each fork and each end of a process some microseconds, whatever its size. So the socket layer has
-//! data and zeros exchanged, before the first connection, for anonymous memory with the same bytes, which the kernel joins
-//! with private memory of the loader's that lies behind: the gap that the loader left there, because the library begins at
-//! a multiple of 64 KiB (`layout.ld`), is filled for that. A program without connections pays nothing; a process with several threads or locked memory is left as it is, and so is one on a
-//! machine for which the few instructions that may not look at data were not written, or on a kernel that takes a mapping
-//! away before it knows whether there may be a new one.
+//! The loader maps initialised data from the library's file and puts the zeros behind it into
+//! anonymous memory. A mapping that was written costs each fork and each end of a process some
+//! microseconds, whatever its size. So the socket layer has data and zeros exchanged, before the
+//! first connection, for anonymous memory with the same bytes, which the kernel joins with private
+//! memory of the loader's that lies behind: the gap that the loader left there, because the library
+//! begins at a multiple of 64 KiB (`layout.ld`), is filled for that. A program without connections
+//! pays nothing. Some processes are left as they are: one with several threads or locked memory,
+//! one on a machine for which the few instructions that may not look at data were not written, and
+//! one on a kernel that takes a mapping away before it knows whether there may be a new one.
 
-/// Exchanges what of the library's data is mapped from its file.
+/// Exchanges the parts of the library's data that are mapped from its file.
 #[cfg(target_arch = "x86_64")]
 pub(crate) extern "C" fn exchange() {
     x86_64::exchange();
@@ -41,7 +43,7 @@ mod x86_64 {
         static HEADER: Elf64_Ehdr;
     }
 
-    /// Where what the library writes lies, in pages.
+    /// The place of the memory that the library writes, in pages.
     struct Data {
         /// Address of the first.
         first: usize,
@@ -54,7 +56,8 @@ mod x86_64 {
     /// `None`: the library was not linked as it should be.
     fn data() -> Option<Data> {
         let base = &raw const HEADER;
-        // SAFETY: the loader has mapped the header and what it says; both are only read.
+        // SAFETY: the loader has mapped the header and the segments that it lists; both are only
+        // read.
         let headers = unsafe {
             let header = &*base;
             if usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() {
@@ -78,8 +81,9 @@ mod x86_64 {
         Some(Data { first, pages: pages_to(one.p_memsz)?, of_file: pages_to(one.p_filesz)? })
     }
 
-    /// The first version of Linux that looks at its limits and at what memory it may promise before it takes the old
-    /// mapping away. What may be missing after that is a few hundred bytes of the kernel's own.
+    /// The first version of Linux that checks its limits, and the memory that it may promise,
+    /// before it takes the old mapping away. After that only a few hundred bytes of the kernel's
+    /// own may be missing.
     const KERNEL: (u32, u32) = (6, 12);
     /// Times that the new mapping is asked for, should even that be missing.
     const TRIES: usize = 16;
@@ -92,7 +96,7 @@ mod x86_64 {
         procfs::has_lines(c"/proc/self/status", &[UNLOCKED, ALONE]) == Ok(true)
     }
 
-    /// Blocks all signals, or restores what was blocked before.
+    /// Blocks all signals, or restores the signals that were blocked before.
     fn block_signals(how: i32, set: u64) -> Result<u64, sdp_sys::errno::Errno> {
         let mut before = 0u64;
         kernel::exchange_signal_mask(how, &set, &mut before)?;
@@ -114,22 +118,23 @@ mod x86_64 {
         let _ = block_signals(libc::SIG_SETMASK, before);
     }
 
-    /// With nothing that could write what the library writes.
+    /// Runs while nothing can write the library's data.
     fn exchange_alone(data: &Data) {
         let bytes = data.pages * PAGE;
         let Ok(copy) = kernel::map_zeros(bytes, 0, PRIVATE) else { return };
         let copy = copy.as_ptr().expose_provenance();
         let gap = fill_gap(data.first + bytes);
         let looks = worth_a_look(data);
-        // SAFETY: the library's own pages, of which nothing is written meanwhile: there is no other thread, signals are
-        // blocked, and this one keeps what it changes in registers and on its stack.
+        // SAFETY: the library's own pages, of which nothing is written meanwhile: there is no other
+        // thread, signals are blocked, and this thread keeps its changes in registers and on its
+        // stack.
         unsafe { exchange_pages(data, copy, looks, gap) };
         // SAFETY: mapped above; nothing refers to it any more.
         let _ = unsafe { sys!(libc::SYS_munmap, copy, bytes) };
     }
 
-    /// Pages that may hold something, a bit each: those of the file, and what has been touched of the others. To look at a
-    /// page that was never touched costs more than to ask.
+    /// Pages that may hold something, a bit each: those of the file, and those of the others that
+    /// were touched. To look at a page that was never touched costs more than to ask.
     fn worth_a_look(data: &Data) -> u64 {
         const THERE_OR_SWAPPED: u64 = 3 << 62;
         let mut words = [u64::MAX; PAGES_MAX];
@@ -142,7 +147,8 @@ mod x86_64 {
         bits.fold(0, |all, (page, word)| all | u64::from(word & THERE_OR_SWAPPED != 0) << page)
     }
 
-    /// Maps what is free from `end` on up to the next mapping, if that is not far; how many pages.
+    /// Maps the free pages from `end` on up to the next mapping, if that is not far; how many
+    /// pages.
     fn fill_gap(end: usize) -> usize {
         const THERE: i32 = PRIVATE | libc::MAP_FIXED_NOREPLACE;
         // More than the gap is refused, so that the first that is not refused fills it.
@@ -162,12 +168,13 @@ mod x86_64 {
         0
     }
 
-    /// Puts anonymous memory with the same content into the place of the data. `copy` has room for it; `looks` says which
-    /// pages are not known to hold zeros. The `gap` pages behind them, which hold nothing, are exchanged in one with them, so that the kernel joins all
-    /// with what comes then. Where the kernel refuses, they stay as they were.
+    /// Puts anonymous memory with the same content into the place of the data. `copy` has room for
+    /// it; `looks` says which pages are not known to hold zeros. The `gap` pages behind them, which
+    /// hold nothing, are exchanged in one with them, so that the kernel joins all with the mapping
+    /// that comes then. Where the kernel refuses, they stay as they were.
     ///
     /// # Safety
-    /// The pages are readable and writable, and nobody writes them meanwhile.
+    /// The pages are readable and writable, and nothing writes them meanwhile.
     #[inline(never)]
     unsafe fn exchange_pages(data: &Data, copy: usize, looks: u64, gap: usize) {
         let (first, pages) = (data.first, data.pages);
@@ -192,10 +199,11 @@ mod x86_64 {
                 }
             }
         }
-        // A mapping that is refused leaves everything as it was, or, when the kernel has not even memory for itself, nothing:
-        // then this is tried again before anything looks there.
-        // SAFETY: a fixed mapping over pages that are the library's own, whose content is put back before anything looks
-        // at it: between the two are only the instructions here, which are in another segment.
+        // A mapping that is refused leaves everything as it was, or, when the kernel has not even
+        // memory for itself, nothing: then this is tried again before anything looks there. SAFETY:
+        // a fixed mapping over pages that are the library's own, whose content is put back before
+        // anything looks at it: only the instructions here are between the two, and they are in
+        // another segment.
         unsafe {
             asm!(
                 "7:",

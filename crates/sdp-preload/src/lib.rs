@@ -1,9 +1,9 @@
 //! libsdp.so: the names that a program calls instead of libc's.
 //!
-//! Preloaded, these definitions come before libc's. Each is thin: a descriptor that means nothing to
-//! the library costs a bounds check, a load and a jump to the next definition; everything else is
-//! asked of the socket layer ([`sdp_socket::calls`]), which answers "pass", "pass, and tell me the
-//! result" or "done". No state of a connection lives here.
+//! Preloaded, these definitions come before libc's. Each is thin: a descriptor that the library
+//! does not track costs a bounds check, a load and a jump to the next definition; for all others
+//! the hook asks the socket layer ([`sdp_socket::calls`]), which answers "pass", "pass, and tell me
+//! the result" or "done". No state of a connection lives here.
 //!
 //! ```text
 //! program ── hooks::* ── is_tracked(fd)? ── no ──> real::* (next definition, libc)
@@ -11,8 +11,8 @@
 //!                                                              └─ Done(result)
 //! ```
 //!
-//! What it refuses: allocation, locks, output, and system calls on the way of a descriptor that is
-//! not tracked. It needs libc and nothing else.
+//! It refuses allocation, locks, output, and system calls on the path of a descriptor that is not
+//! tracked. It needs libc and nothing else.
 //!
 //! # Names that are left alone, on purpose
 //!
@@ -57,8 +57,8 @@ mod hooks {
     mod socket;
     mod stdio;
 
-    /// Keeps what a tracked descriptor needs out of line, so that the common way through a hook has
-    /// no stack frame.
+    /// Keeps the code for tracked descriptors out of line, so that the common path through a hook
+    /// has no stack frame.
     #[cold]
     #[inline(never)]
     fn slowly<R>(what: impl FnOnce() -> R) -> R {
@@ -75,8 +75,8 @@ mod hooks {
     }
 }
 
-/// A panic is a defect of this library; the program cannot go on with what may be half done. Nothing
-/// is printed: descriptor 2 is the program's.
+/// A panic is a defect of this library; the program cannot go on with state that may be half done.
+/// Nothing is printed: descriptor 2 is the program's.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: no arguments; never returns.

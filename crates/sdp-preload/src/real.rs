@@ -1,16 +1,16 @@
 //! The next definition of each hooked name: libc's, or another preloaded library's in between.
 //!
 //! Each name is a function here with the name's own signature. It jumps through a pointer that at
-//! first leads to a resolver: that looks the name up behind this library, stores what it found, and
-//! makes the call. So there is no "initialised?" test on the way and a call that comes before the
+//! first leads to a resolver: that looks the name up behind this library, stores the address, and
+//! makes the call. So no "initialised?" test is on the path, and a call that comes before the
 //! constructor (another library's constructor, a `malloc` that reads a file) works. The constructor
 //! resolves all names ([`bind_all`]), because a look-up is not safe in a signal handler.
 //!
 //! A name that the C library does not have answers `ENOSYS`, as the kernel would.
 //!
-//! Variadic functions: the arguments after the semicolon are machine words. For integers and pointers
-//! that is what the x86-64 and AArch64 Linux conventions pass for `...`; the call itself is made through
-//! a variadic type, as C would make it.
+//! Variadic functions: the arguments after the semicolon are machine words. For integers and
+//! pointers the x86-64 and AArch64 Linux conventions pass these for `...`; the call itself is made
+//! through a variadic type, as C would make it.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -22,7 +22,7 @@ use libc::{
 
 use crate::errno;
 
-/// What a missing function returns, `errno` being `ENOSYS`.
+/// The result of a missing function; `errno` is `ENOSYS`.
 trait Absent {
     fn absent() -> Self;
 }

@@ -18,7 +18,7 @@ const DLOPEN_DEEPBIND: &CStr = c"SDP_DLOPEN_DEEPBIND=";
 /// Most environment entries that are looked at.
 const ENTRIES: usize = 1 << 16;
 
-/// What follows `prefix` in `entry`, if it starts with it.
+/// The text behind `prefix` in `entry`, if it starts with it.
 fn value<'a>(entry: &'a CStr, prefix: &CStr) -> Option<&'a [u8]> {
     entry.to_bytes().strip_prefix(prefix.to_bytes())
 }

@@ -1,8 +1,9 @@
 //! `sdp tune` at run time: asks running processes for other tunables, and waits for their answers.
 //!
-//! A request is written into a process's page. The page belongs to somebody who may be hostile to the one who
-//! runs this, root say: what is opened is made sure to be a page before a byte is written to it, the bytes have
-//! fixed places, and nothing that it says is believed but as something to show.
+//! A request is written into a process's page. The page may belong to a process that is hostile to
+//! the tool's user, root for example: the tool makes sure that the file it opened is a page before
+//! it writes a byte to it, the bytes have fixed places, and it believes nothing in the page but
+//! shows it.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,7 +30,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// The value that takes a request back.
 pub const DEFAULT: &str = "default";
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -50,11 +51,11 @@ pub struct InForce {
     pub key: &'static str,
     /// Its value, as the process says.
     pub value: String,
-    /// Who said so: `default`, `rules`, `environment`, `tune`.
+    /// The source: `default`, `rules`, `environment`, `tune`.
     pub origin: &'static str,
 }
 
-/// Who may have set a tunable.
+/// The sources of a tunable.
 const ORIGINS: [&str; 4] = ["default", "rules", "environment", "tune"];
 
 /// A process that was asked.
@@ -64,15 +65,15 @@ pub struct Answer {
     pub pid: u32,
     /// Its program.
     pub program: String,
-    /// What became of it; nothing when nothing was asked for.
+    /// Its outcome; nothing when nothing was asked for.
     pub outcome: Option<Outcome>,
     /// Why it failed.
     pub why: Option<String>,
-    /// What it goes by, as far as was asked.
+    /// Its tunables, as far as was asked.
     pub tunables: Vec<InForce>,
 }
 
-/// What a process says it goes by: tunables that are known here, with values that they can have.
+/// The tunables that a process reports: those that are known here, with values that they can have.
 pub fn in_force(tuned: &Tuned) -> Vec<InForce> {
     let known = |setting: &sdp_stats::tune::Setting| {
         let key = KEYS.iter().find(|key| key.name == setting.key)?;
@@ -92,11 +93,11 @@ struct Asked {
     number: u32,
 }
 
-/// Opens a process's page for writing, if it is one: a link of `/proc` leads to whatever the process has open
-/// at that moment, which may be a file of ours that it wants written to.
+/// Opens a process's page for writing, if it is one: a link of `/proc` leads to the file that the
+/// process has open at that moment, which may be a file of ours that it wants written to.
 fn open(path: &Path) -> io::Result<(File, ProcessView)> {
     let not_a_page = || io::Error::other("its page is none");
-    // Nothing happens to what is opened like this, whatever it is.
+    // Opening any file in this way has no effect on it.
     let found = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
     let metadata = found.metadata()?;
     if !metadata.is_file() || metadata.len() != sdp_stats::SIZE as u64 {
@@ -118,7 +119,8 @@ fn view(page: &File) -> io::Result<ProcessView> {
     parse(&read_file(page)?).map_err(io::Error::other)
 }
 
-/// What is still to be taken of an earlier request, with the new settings behind it: the last one holds.
+/// The settings of an earlier request that are still to be taken, with the new settings behind
+/// them: the last one holds.
 fn text(tuned: &Tuned, settings: &[(&'static Key, String)]) -> String {
     let is_new = |name: &str| settings.iter().any(|(key, _)| key.name == name);
     let mut out = String::new();
@@ -162,8 +164,8 @@ fn request(path: &Path, settings: &[(&'static Key, String)]) -> io::Result<(File
     Ok((page, number))
 }
 
-/// Asks `processes` for `settings` and waits a while for their answers; without settings it only tells what they
-/// go by. `shown`: of which tunables; nothing: of all.
+/// Asks `processes` for `settings` and waits a while for their answers; without settings it only
+/// shows the tunables in force. `shown`: of which tunables; nothing: of all.
 pub fn run(
     processes: Vec<Process>,
     settings: &[(&'static Key, String)],
@@ -224,7 +226,7 @@ fn has_ended(asked: &Asked) -> bool {
     !sys::is_alive(asked.process.pid)
 }
 
-/// Whom to ask.
+/// The processes to ask.
 pub enum Whom {
     /// These processes.
     Processes(Vec<u32>),

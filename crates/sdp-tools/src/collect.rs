@@ -1,10 +1,10 @@
 //! Takes in the pages of the processes under `sdp run`.
 //!
-//! Each process that counts something connects to the name in `SDP_REPORT` and sends one packet: the
-//! token, with its page's descriptor. The collector accepts at all times in a thread of its own,
-//! maps the page and closes the descriptor; so a killed process loses nothing, and nothing remains
-//! when `sdp run` ends. What arrives is checked (token, size, seals), and what cannot be taken is
-//! counted. The collector sends nothing and refuses everything else.
+//! Each process that counts something connects to the name in `SDP_REPORT` and sends one packet:
+//! the token, with its page's descriptor. The collector accepts at all times in a thread of its
+//! own, maps the page and closes the descriptor; so a killed process loses nothing, and nothing
+//! remains when `sdp run` ends. Every packet is checked (token, size, seals), and pages that cannot
+//! be taken are counted. The collector sends nothing and refuses everything else.
 
 use std::collections::HashSet;
 use std::io::{self, PipeReader, PipeWriter};
@@ -22,7 +22,7 @@ use sdp_stats::reader::{Mapping, ProcessView, Sums, parse};
 use crate::sys::{self, LocalName};
 use crate::trace;
 
-/// Name of the environment variable that tells processes where to hand in their pages.
+/// Name of the environment variable that names the place where processes hand in their pages.
 pub const VARIABLE: &str = "SDP_REPORT";
 /// Connections that may be open without having sent their packet.
 const MAX_PENDING: usize = 64;
@@ -39,7 +39,7 @@ const KEEP_LOOK: Duration = Duration::from_millis(250);
 /// How long the last packets are waited for once the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
-/// What was collected.
+/// The collected pages.
 #[derive(Debug, Clone, Default)]
 pub struct Collected {
     /// Processes that handed in a page (one that executed another program has several), and fork children
@@ -56,8 +56,8 @@ pub struct Collected {
 /// The running collector.
 pub struct Collector {
     address: String,
-    /// Told before `wake` is closed, which ends the thread's sleep: the thread looks at no clock while nothing
-    /// happens, and the end of a command waits for nothing.
+    /// Set before `wake` is closed, which ends the thread's sleep: the thread looks at no clock
+    /// while nothing happens, and the end of a command waits for nothing.
     stop: Arc<AtomicBool>,
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<Collected>>,
@@ -114,7 +114,7 @@ impl Collector {
         &self.address
     }
 
-    /// Takes what is still waiting, then adds everything up.
+    /// Takes the pages that are still waiting, then adds everything up.
     pub fn finish(mut self) -> Collected {
         self.end().unwrap_or_default()
     }
@@ -188,7 +188,7 @@ struct State {
     ids: HashSet<u32>,
     fold_at: usize,
     done: Collected,
-    /// Where pages are kept, and whose have been.
+    /// Where pages are kept, and the processes whose pages have been.
     keep: Option<PathBuf>,
     kept: HashSet<Owner>,
 }
@@ -198,7 +198,7 @@ impl State {
         let mut pending: Vec<(OwnedFd, Instant)> = Vec::new();
         let mut drain_until: Option<Instant> = None;
         loop {
-            // Before the look at the listeners: what came before the end is seen.
+            // Before the look at the listeners: pages that came before the end are seen.
             let is_ending = stop.load(Ordering::Acquire);
             let mut fds: Vec<_> = pending.iter().map(|(fd, _)| fd.as_fd()).collect();
             if pending.len() < MAX_PENDING {
@@ -273,7 +273,8 @@ impl State {
         let mut seen = HashSet::new();
         for (owner, mapping) in self.pages.iter().rev() {
             let is_last = seen.insert(*owner);
-            // Who was kept is not asked for again: that takes system calls, on every pass.
+            // A process whose page was kept is not asked again: that takes system calls, on every
+            // pass.
             let is_done = !is_last || owner.pid == 0 || self.kept.contains(owner);
             if is_done || !sys::has_ended(owner.pid) {
                 continue;

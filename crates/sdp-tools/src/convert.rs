@@ -1,10 +1,10 @@
 //! `sdp config convert`: a rule file in one of the two historic languages, written in the other.
 //!
-//! `use` can say everything that `match` can. The way back is possible where what no rule names
-//! gets TCP, no client has a choice, and no `tcp` rule makes an exception from a later one; what
-//! cannot be said is refused with its line, and nothing is written. Comments, `log` and `option`
-//! statements stay where they are. Converting a file to the language it is in makes it as strict as
-//! the historic parsers want it.
+//! `use` can say everything that `match` can. A conversion back is possible where sockets that no
+//! rule names get TCP, no client has a choice, and no `tcp` rule makes an exception from a later
+//! one; the command refuses a rule that has no other form with its line, and writes nothing.
+//! Comments, `log` and `option` statements stay where they are. Converting a file to the language
+//! it is in makes it as strict as the historic parsers want it.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -74,7 +74,7 @@ fn as_use(config: &Config, rule: &Rule) -> String {
     format!("use {family} {role} {} {}", program(config, rule), target(rule))
 }
 
-/// What a rule with SDP is in the older language.
+/// A rule with SDP in the older language.
 fn as_match(config: &Config, rule: &Rule) -> String {
     let word = match (rule.role, rule.family) {
         (Role::Client, _) => "destination",
@@ -169,7 +169,7 @@ fn strict(line: &str) -> String {
 pub fn convert(text: &str, language: Language) -> Result<String, Vec<String>> {
     let mut config = Box::new(Config::new());
     config.load_text(b"", text.as_bytes());
-    // Of each role, what stands behind a rule for everything never counts.
+    // For each role, rules behind a rule for everything never count.
     let mut rules: Vec<&Rule> = Vec::new();
     let mut rest = [config.default_family(); 2];
     let mut is_closed = [false; 2];
@@ -294,7 +294,7 @@ pub(crate) const fn dialect(dialect: Dialect) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What sockets of every kind get: the meaning of a file.
+    /// The verdicts for sockets of every kind: the meaning of a file.
     fn meaning(text: &str) -> Vec<Family> {
         let mut config = Box::new(Config::new());
         config.load_text(b"", text.as_bytes());

@@ -1,7 +1,7 @@
 //! The tools described in JSON: commands, options, tunables, reasons.
 //!
 //! Manual pages, completions and the documentation's tests are made from it, so that they cannot
-//! differ from what the commands take.
+//! differ from the options of the commands.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use sdp_config::tunables::KEYS;

@@ -1,7 +1,8 @@
 //! `sdp devices`: RDMA devices, their ports, and the network interface of each.
 //!
-//! What `ibv_devinfo` and `ibdev2netdev` told, read from `/sys`; no library of verbs is needed.
-//! Where there is no device, that is said, with the network interfaces that there are.
+//! The devices, as `ibv_devinfo` and `ibdev2netdev` showed them, read from `/sys`; no library of
+//! verbs is needed. Where there is no device, that is said, with the network interfaces that there
+//! are.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -53,7 +54,7 @@ pub struct Gid {
     pub index: u32,
     /// In the form of an IPv6 address; that of an IPv4 address begins with `::ffff:`.
     pub gid: String,
-    /// `IB/RoCE v1`, `RoCE v2`; empty where the kernel does not tell.
+    /// `IB/RoCE v1`, `RoCE v2`; empty where the kernel does not show it.
     pub kind: String,
     /// Empty where it belongs to none.
     pub interface: String,
@@ -95,8 +96,8 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The one line of a file of `/sys`, without what could drive a terminal; empty where it cannot be
-/// read.
+/// The one line of a file of `/sys`, without characters that could drive a terminal; empty where it
+/// cannot be read.
 fn word(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.trim().chars().filter(|c| !c.is_control()).collect()
@@ -136,8 +137,8 @@ fn interfaces_of(root: &Path, device: &Path, port: &Path) -> Vec<String> {
 /// A limit of retries for want of receive buffers that is none.
 pub const FOR_EVER: u8 = 7;
 
-/// What the ports of a device have counted of messages that were sent again, by the driver's names. The name is what some
-/// process says: none but that of a device leads anywhere.
+/// The ports' counts of messages that a device sent again, by the driver's names. A process reports
+/// the name: only that of a device leads anywhere.
 pub fn retries_of(root: &Path, device: &str) -> BTreeMap<String, u64> {
     let mut counted = BTreeMap::new();
     let folder = root.join("sys/class/infiniband");

@@ -1,4 +1,4 @@
-//! `sdp doctor`: what would stop or slow SDP here, and what to do about each.
+//! `sdp doctor`: causes that would stop or slow SDP here, and a remedy for each.
 //!
 //! Looks at the machine, at the shell that it was started from (whose limits, namespaces and
 //! filters the programs started there inherit), at a program that is to be started, and at
@@ -87,13 +87,13 @@ pub struct Finding {
     pub check: &'static str,
     /// How bad it is.
     pub grade: Grade,
-    /// What was found.
+    /// The finding.
     pub what: String,
-    /// What to do about it; empty if nothing.
+    /// The remedy; empty if none.
     pub advice: String,
 }
 
-/// What is looked at, and what was found.
+/// The subjects of the checks, and the findings.
 struct Doctor {
     root: PathBuf,
     /// The root is this machine's.
@@ -168,7 +168,7 @@ impl Doctor {
         }
     }
 
-    /// `/etc/ld.so.preload` and `LD_PRELOAD`: whether what they name is there.
+    /// `/etc/ld.so.preload` and `LD_PRELOAD`: whether the files that they name are there.
     fn preload(&mut self) {
         let list = self.text("etc/ld.so.preload").unwrap_or_default();
         let variable = std::env::var("LD_PRELOAD").unwrap_or_default();
@@ -551,7 +551,7 @@ impl Doctor {
         }
     }
 
-    /// What a running process has of ours.
+    /// The library's parts in a running process.
     fn running(&mut self, pid: u32) {
         let number = pid.to_string();
         let name = self.status(&number, "Name").unwrap_or_default();
@@ -734,7 +734,7 @@ impl Doctor {
     }
 }
 
-/// Without what could drive a terminal.
+/// Without characters that could drive a terminal.
 fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }

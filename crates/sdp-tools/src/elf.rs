@@ -1,5 +1,5 @@
-//! Which libraries a program names that it is linked with, as the loader would read it. What is no such program, or
-//! not of this machine's kind, names none.
+//! Which libraries a program names that it is linked with, as the loader would read it. A file that
+//! is no such program, or not of this machine's kind, names none.
 
 use std::{
     ffi::OsStr,

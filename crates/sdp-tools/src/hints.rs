@@ -1,4 +1,4 @@
-//! What the historic module was told: `options ib_sdp KEY=VALUE` in the files of modprobe.
+//! The options of the historic module: `options ib_sdp KEY=VALUE` in the files of modprobe.
 //!
 //! There is no such module here. The values are hints at what an operator wanted: shown by `sdp tune`, with the
 //! command that takes them over, and never in force by themselves.
@@ -27,7 +27,7 @@ pub struct Hint {
     pub line: usize,
     /// Name of the tunable, as it is now.
     pub key: String,
-    /// What it was set to.
+    /// Its value.
     pub value: String,
     /// Whether the tunable takes that value.
     pub is_taken: bool,
@@ -98,7 +98,7 @@ fn read(
     }
 }
 
-/// What takes over the last value of each tunable: a command, or nothing.
+/// Takes over the last value of each tunable: a command, or nothing.
 pub fn command(hints: &[Hint]) -> Option<String> {
     let last = |key: &str| hints.iter().rev().find(|h| h.key == key && h.is_taken);
     let all: Vec<_> = KEYS

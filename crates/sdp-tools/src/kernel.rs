@@ -1,8 +1,9 @@
-//! The kernel's own tables of TCP sockets: what a connection's carrier looks like from there.
+//! The kernel's own tables of TCP sockets: its view of a connection's carrier.
 //!
-//! Used to complete what processes publish (state, addresses, queues) and to list what is not SDP.
-//! Each process is looked up in its own network namespace: by sock_diag ([`crate::diag`]), or,
-//! where that is not to be had, in `/proc/PID/net/tcp` and `tcp6`. Changes nothing.
+//! Used to complete the data that processes publish (state, addresses, queues) and to list
+//! connections that are not SDP. Each process is looked up in its own network namespace: by
+//! sock_diag ([`crate::diag`]), or, where that is not to be had, in `/proc/PID/net/tcp` and `tcp6`.
+//! Changes nothing.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,8 +1,8 @@
-//! What the commands `sdp` and `sdpnetstat` are made of.
+//! The parts of the commands `sdp` and `sdpnetstat`.
 //!
-//! Each sub-command is a module with its options, and one function that runs it. They only read what
-//! processes publish and start programs with an environment; nothing here talks to the library
-//! otherwise, so a tool of one version works beside processes of another.
+//! Each sub-command is a module with its options, and one function that runs it. They only read
+//! pages that processes publish and start programs with an environment; nothing here talks to the
+//! library otherwise, so a tool of one version works beside processes of another.
 
 pub mod asking;
 pub mod collect;
@@ -40,7 +40,7 @@ use std::fmt;
 pub struct Failure(pub String);
 
 impl Failure {
-    /// From what was attempted and why it did not work.
+    /// From the attempted action and the reason why it failed.
     pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self(format!("{what}: {why}"))
     }
@@ -59,7 +59,7 @@ pub fn print(text: &str) {
     let _ = try_print(text);
 }
 
-/// Writes to stdout; for what goes on until its reader has gone.
+/// Writes to stdout; for output that goes on until its reader has gone.
 ///
 /// # Errors
 /// It has gone.

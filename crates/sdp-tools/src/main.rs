@@ -59,7 +59,7 @@ const USAGE: i32 = 2;
 /// Exit status of a sub-command other than `run` that failed.
 const FAILED: i32 = 1;
 
-/// In the tests' build: what the environment says of the stand-in for RDMA devices.
+/// In the tests' build: the environment's settings of the stand-in for RDMA devices.
 #[cfg(feature = "fake-verbs")]
 fn heed_environment() {
     use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-//! Numbers to names: TCP states, lanes, addresses, and what `/etc` knows of users, ports and hosts.
+//! Numbers to names: TCP states, lanes, addresses, and the names that `/etc` has of users, ports
+//! and hosts.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

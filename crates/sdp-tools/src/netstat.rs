@@ -220,7 +220,7 @@ fn wanted_names(options: &Options) -> Names {
     names
 }
 
-/// What there is now.
+/// The present sockets.
 fn sockets(options: &Options) -> Vec<Socket> {
     let sdp = sdp_sockets(&procs::find(None));
     let both = options.sdp == options.tcp;

@@ -1,8 +1,9 @@
 //! `sdp doctor --peer` and `--answer`: whether messages reach another host by RDMA.
 //!
-//! The fabric that the library uses, on both sides: the device that has the address, the kernel's connection manager, a
-//! queue pair, a few messages there and back. What arrives is compared and shown without what could drive a terminal;
-//! a request that is no ping is refused, and whoever is there has a few seconds.
+//! The fabric that the library uses, on both sides: the device that has the address, the kernel's
+//! connection manager, a queue pair, a few messages there and back. Each message is compared and
+//! shown without characters that could drive a terminal; a request that is no ping is refused, and
+//! a client has a few seconds.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -29,15 +30,15 @@ const REPLY: &[u8] = b"sdp-pong 1 ";
 const ROUNDS: u32 = 10;
 /// Bytes of one.
 const LENGTH: usize = 32;
-/// How long the whole may take, and how long one who answers bears with one who asks.
+/// How long the whole may take, and how long the answering side waits for one client.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who ask at the same time; others are refused.
+/// Clients at the same time; others are refused.
 const GUESTS: usize = 16;
 /// Between two looks.
 const BRIEFLY: Duration = Duration::from_micros(20);
 const LONGER: Duration = Duration::from_millis(5);
 
-/// What a ping found.
+/// The result of a ping.
 #[derive(Debug)]
 pub struct Pong {
     /// The device here.
@@ -51,9 +52,9 @@ pub struct Pong {
 /// Why there was no answer.
 #[derive(Debug)]
 pub struct Silence {
-    /// What happened.
+    /// The event.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub advice: String,
 }
 
@@ -118,7 +119,7 @@ fn open(at: &SocketAddr) -> Result<VerbsFabric, Silence> {
     })
 }
 
-/// What a message has behind its header: nothing.
+/// The content of a message behind its header: nothing.
 struct Nothing;
 
 impl Gather for Nothing {
@@ -150,7 +151,7 @@ fn private(prefix: &[u8]) -> PrivateData {
     PrivateData::new(&text).unwrap_or_else(|| unreachable!("{} bytes", text.len()))
 }
 
-/// The version in the answer of one who knows pings.
+/// The version in the answer of a host that knows pings.
 fn version(data: &[u8]) -> Option<String> {
     let rest = data.strip_prefix(REPLY)?;
     let text = rest.iter().take_while(|b| **b != 0).take(32);
@@ -160,7 +161,7 @@ fn version(data: &[u8]) -> Option<String> {
 /// Asks a host that answers by `sdp doctor --answer`.
 ///
 /// # Errors
-/// Where it ended, and what to do.
+/// Where it ended, and the remedy.
 pub fn ask(peer: &SocketAddr) -> Result<Pong, Silence> {
     let ip = peer.ip();
     let there = format!(
@@ -239,7 +240,7 @@ pub fn ask(peer: &SocketAddr) -> Result<Pong, Silence> {
     Ok(Pong { device, version, quickest })
 }
 
-/// One who asks.
+/// A client.
 struct Guest {
     id: Id,
     tx: VerbsTx,
@@ -249,7 +250,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Answers what has come; false: that was the last of this one.
+    /// Answers the messages that have come; false: that was the client's last.
     fn answer(&mut self) -> bool {
         // Others are served between two visits.
         for _ in 0..ROUNDS {
@@ -268,7 +269,7 @@ impl Guest {
     }
 }
 
-/// Answers pings at an address of this host, until somebody ends it.
+/// Answers pings at an address of this host, until the user ends it.
 ///
 /// # Errors
 /// No device has the address, or its port is taken.

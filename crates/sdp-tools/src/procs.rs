@@ -4,9 +4,9 @@
 //! or written: the page is read like a file. Processes of other users are seen by root only, as the
 //! kernel has it.
 //!
-//! What costs the library something to publish is not in the page but found out here: states and
-//! addresses are the carrier's, so the kernel's tables tell them; the bytes in a ring are what one end
-//! has sent and the other has not yet received.
+//! Data that the library could publish only at a cost are not in the page but found out here:
+//! states and addresses are the carrier's, so the kernel's tables have them; the bytes in a ring
+//! are those that one end has sent and the other has not yet received.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -27,11 +27,11 @@ const LINK: &str = "/memfd:sdp-stats (deleted)";
 pub struct Process {
     /// Its id in our pid namespace.
     pub pid: u32,
-    /// Who it runs as.
+    /// Its user.
     pub uid: u32,
     /// Where its page is.
     pub page: PathBuf,
-    /// What it published.
+    /// Its published page.
     pub view: ProcessView,
 }
 
@@ -39,7 +39,7 @@ pub struct Process {
 /// that has not made its own yet) is listed with the one that made it.
 pub fn find(only: Option<u32>) -> Vec<Process> {
     let proc = Path::new("/proc");
-    // All of them: what is queued shows in the difference between two processes.
+    // All of them: the queued bytes are the difference between two processes.
     let mut processes = find_in(proc);
     complete(proc, &mut processes);
     processes.retain(|p| only.is_none_or(|only| only == p.pid));
@@ -74,7 +74,7 @@ fn find_in(proc: &Path) -> Vec<Process> {
     processes
 }
 
-/// What the processes that hold one connection end have moved over SDP.
+/// The bytes that the processes which hold one connection end have moved over SDP.
 #[derive(Debug, Default, Clone, Copy)]
 struct Moved {
     sent: u64,
@@ -83,7 +83,7 @@ struct Moved {
     is_partial: bool,
 }
 
-/// Adds what the kernel's tables and the other ends' pages tell.
+/// Adds data from the kernel's tables and the other ends' pages.
 fn complete(proc: &Path, processes: &mut [Process]) {
     let mut spaces: HashMap<PathBuf, Sockets> = HashMap::new();
     let mut ends: HashMap<(PathBuf, Endpoint, Endpoint), Moved> = HashMap::new();
@@ -144,7 +144,8 @@ fn complete(proc: &Path, processes: &mut [Process]) {
 
 /// Reads one page; `None` when it is none, or of another version, or gone meanwhile.
 fn read(path: &Path) -> Option<(u64, ProcessView)> {
-    // Non-blocking: what the link named may have been replaced by something that blocks.
+    // Non-blocking: another file that blocks may have taken the place of the one that the link
+    // named.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     if !metadata.is_file() || metadata.len() != sdp_stats::SIZE as u64 {

@@ -1,4 +1,4 @@
-//! What a program's file says about loading a library into it.
+//! Whether a program's file lets a library be loaded into it.
 //!
 //! Reads the first bytes of the file and no more; a damaged file gives an answer or none, never a
 //! panic.
@@ -36,7 +36,7 @@ pub struct Program {
     pub is_set_id: bool,
     /// It has capabilities of its own.
     pub has_capabilities: bool,
-    /// Started by us it becomes somebody else, so that the loader ignores what we preload.
+    /// Started by us it changes its user, so that the loader ignores the libraries that we preload.
     pub changes_user: bool,
 }
 
@@ -91,7 +91,7 @@ impl Program {
     }
 }
 
-/// The interpreter in a script's first line; for `env`, what it looks up.
+/// The interpreter in a script's first line; for `env`, the program that it looks up.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());

@@ -13,7 +13,7 @@ use crate::sys::Ended;
 /// Version of the JSON form. Members may be added; their meaning never changes within one version.
 pub const SCHEMA: u32 = 1;
 
-/// What one run did. Field names are the JSON form.
+/// The result of one run. Field names are the JSON form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Report {
@@ -106,7 +106,7 @@ pub struct Waits {
 }
 
 impl Report {
-    /// From what was collected.
+    /// From the collected pages.
     pub fn new(command: Vec<String>, ended: &Ended, wall_s: f64, collected: &Collected) -> Self {
         let sums = &collected.sums;
         let both = |counter| sums.both(counter);

@@ -1,4 +1,4 @@
-//! `sdp run --require`: SDP or a failure, and what the summary says of settings and reasons.
+//! `sdp run --require`: SDP or a failure, and the summary's lines on settings and reasons.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ const WANTED: [Reason; 2] = [Reason::RuleTcp, Reason::TooYoung];
 /// # Errors
 /// It is one.
 pub fn check_command(command: &Path) -> Result<(), Failure> {
-    // That there is none is told when it is started.
+    // A missing program is reported when it is started.
     let Ok(program) = Program::of(command) else { return Ok(()) };
     let why = match &program.loading {
         _ if program.is_foreign => "is of 32 bits or of another machine",
@@ -53,7 +53,7 @@ pub fn complaints(report: &Report) -> Vec<String> {
     lines
 }
 
-/// `. What to do.`, if there is something.
+/// `. The remedy.`, if there is one.
 fn advice(word: &str) -> String {
     match Reason::from_word(word).map(Reason::advice) {
         Some(advice) if advice != "Nothing." => format!(". {advice}"),
@@ -61,7 +61,7 @@ fn advice(word: &str) -> String {
     }
 }
 
-/// What the library in the command went by: rules in front and the file's.
+/// The rules of the library in the command: rules in front and the file's.
 fn texts(env: &Environment) -> Option<Texts> {
     let of = |name: &str| {
         let own = env.set.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
@@ -76,7 +76,7 @@ fn texts(env: &Environment) -> Option<Texts> {
     }
 }
 
-/// The end of a summary: settings that are not the default, and what to do about each reason.
+/// The end of a summary: settings that are not the default, and a remedy for each reason.
 pub fn epilogue(report: &Report, env: &Environment, given: &[String]) -> String {
     let mut out = String::new();
     if let Some(texts) = texts(env) {

@@ -1,4 +1,4 @@
-//! `sdp config check` and `sdp explain`: what a rule file says, in the library's own words.
+//! `sdp config check` and `sdp explain`: the meaning of a rule file, in the library's own words.
 //!
 //! Both load the texts exactly as the library does and ask the same code, so that an explanation
 //! cannot differ from behaviour.
@@ -160,7 +160,7 @@ impl Texts {
 /// Why no rule file counts.
 const SIMPLE: &str = "SIMPLE_LIBSDP is set: no rule file is read";
 
-/// What `sdp` means for servers; `what` says it.
+/// The meaning of `sdp` for servers; `what` has it.
 fn strict_note(what: &str) -> String {
     format!(
         "note: {what}: clients that can have no SDP lane are reset when they are accepted; the report \
@@ -261,8 +261,8 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
 const OTHER_VARIABLES: [&str; 4] =
     [RULES_VARIABLE, crate::run::LIBRARY_VARIABLE, crate::collect::VARIABLE, "SDP_DLOPEN_DEEPBIND"];
 
-/// What is wrong with tunables in the environment, of which the library says nothing unless a log was asked
-/// for. The number is that of values without effect.
+/// Mistakes in tunables of the environment, which the library reports only if a log was asked for.
+/// The number is that of values without effect.
 fn environment(
     variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
 ) -> (String, usize) {
@@ -305,7 +305,7 @@ struct Explanation {
     schema: u32,
     /// `sdp`, `tcp` or `both`.
     verdict: &'static str,
-    /// What the library of this version makes of it: `sdp`, `tcp` or `both`.
+    /// The value as the library of this version uses it: `sdp`, `tcp` or `both`.
     effective: &'static str,
     /// File of the deciding rule; null when none decided or it came from the command line.
     file: Option<String>,

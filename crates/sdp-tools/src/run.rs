@@ -85,7 +85,7 @@ pub struct Options {
     pub command: Vec<OsString>,
 }
 
-/// What the options become: the environment of the command.
+/// The environment of the command, made from the options.
 #[derive(Debug, Default)]
 pub struct Environment {
     /// Variables to set.
@@ -177,8 +177,8 @@ fn directories(of: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How the names of libraries begin that have to be the first of all, and say so: they end the program otherwise, or miss
-/// what others call before them.
+/// Beginnings of the names of libraries that have to be the first of all, and check it: they end
+/// the program otherwise, or miss calls of libraries before them.
 const FIRST: [&str; 9] = [
     "libasan.so",
     "libhwasan.so",
@@ -197,7 +197,8 @@ fn is_first(path: &[u8]) -> bool {
     FIRST.iter().any(|first| name.starts_with(first.as_bytes()))
 }
 
-/// The value of `LD_PRELOAD`: the library, then what was there. Before it what demands that.
+/// The value of `LD_PRELOAD`: the library, then the libraries that were there. Before it those that
+/// demand that.
 fn preload(library: &Path, before: Option<OsString>) -> Result<OsString, Failure> {
     let name = library.as_os_str();
     // The loader splits at blanks and colons and knows no quoting.
@@ -411,7 +412,7 @@ pub enum Start {
     Failed(Failure),
 }
 
-/// Runs a command with `env` and a collector; returns how it ended and what was collected.
+/// Runs a command with `env` and a collector; returns how it ended and the collected pages.
 ///
 /// # Errors
 /// The command could not be started.
@@ -433,7 +434,7 @@ pub fn run_collected(
     child.args(arguments).envs(env.set.iter().map(|(k, v)| (k, v)));
     match &collector {
         Some(collector) => child.env(collect::VARIABLE, collector.address()),
-        // An outer run's collector would count what nobody asked this one for, so it stays.
+        // An outer run's collector would count a run that was not asked for, so it stays.
         None => &mut child,
     };
     sys::before_exec(&mut child, move || {
@@ -475,7 +476,7 @@ fn supervise(pid: u32) -> io::Result<Ended> {
                 return Ok(ended);
             }
         } else {
-            // What a terminal sends, it sends to the command as well.
+            // A terminal sends its signals to the command as well.
             if signal.is_from_user {
                 sys::kill(pid, signal.number);
             }

@@ -23,7 +23,7 @@ fn metric(out: &mut String, name: &str, kind: &str, help: &str, samples: &[Sampl
     }
 }
 
-/// What is told of one process or one run.
+/// The source of the figures: one process or one run.
 struct Source {
     labels: String,
     seen: i64,

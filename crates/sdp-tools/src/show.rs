@@ -1,4 +1,4 @@
-//! `sdp config show`: what is in force here, and where each piece of it comes from.
+//! `sdp config show`: the settings in force here, and the source of each.
 //!
 //! Rules in the order in which they are tried, log settings and tunables, as a program that is
 //! started in this environment would have them. The library's own crate reads the texts.
@@ -84,11 +84,11 @@ struct LogForm {
 pub struct TunableForm {
     /// Name in the rule file.
     pub key: &'static str,
-    /// What is in force.
+    /// The value in force.
     pub value: String,
-    /// What would be, if nobody had said anything.
+    /// The value without any setting.
     pub default: &'static str,
-    /// Who said it.
+    /// The source.
     pub origin: Origin,
 }
 
@@ -99,7 +99,7 @@ struct Form {
     /// `SIMPLE_LIBSDP` is set: no file is read.
     is_simple: bool,
     rules: Vec<RuleForm>,
-    /// What a socket gets that no rule matches.
+    /// The verdict for a socket that no rule matches.
     otherwise: &'static str,
     log: LogForm,
     tunables: Vec<TunableForm>,
@@ -107,8 +107,8 @@ struct Form {
     warnings: usize,
 }
 
-/// The tunable that a line sets, and to what; `None` for anything else, and for a value that cannot
-/// be.
+/// The tunable that a line sets, and its value; `None` for anything else, and for a value that
+/// cannot be.
 fn option(line: &[u8]) -> Option<(&'static Key, String)> {
     let mut config = Box::new(Config::new());
     config.load_text(line, b"");
@@ -201,7 +201,7 @@ fn form(texts: &Texts, environment: impl Iterator<Item = (OsString, OsString)>) 
     }
 }
 
-/// Without what could drive a terminal.
+/// Without characters that could drive a terminal.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

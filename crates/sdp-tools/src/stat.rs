@@ -57,7 +57,7 @@ struct Half {
 struct QueuePair {
     number: u32,
     peer_number: u32,
-    /// Receive buffers of this end that the other one has been told of.
+    /// Receive buffers of this end that it has announced to the other one.
     own_credits: u32,
     /// Messages that the other end has buffers for.
     peer_credits: u32,
@@ -77,11 +77,11 @@ fn queue_pair(row: &RowView) -> Option<QueuePair> {
 #[derive(Debug, Serialize)]
 struct DeviceForm<'a> {
     name: &'a str,
-    /// How often a queue pair sends again what is not answered.
+    /// How often a queue pair sends a message again that is not answered.
     retries: u8,
-    /// How often it sends again what found no receive buffer; `None`: for ever.
+    /// How often it sends a message again that found no receive buffer; `None`: for ever.
     rnr_retries: Option<u8>,
-    /// What the device's ports have counted of both, by the driver's names, for all processes.
+    /// The counts of both by the device's ports, by the driver's names, for all processes.
     counted: BTreeMap<String, u64>,
 }
 
@@ -95,7 +95,7 @@ fn device(view: &ProcessView) -> Option<DeviceForm<'_>> {
     })
 }
 
-/// The device and what it has counted, in a line.
+/// The device and its counts, in a line.
 fn device_note(view: &ProcessView) -> Option<String> {
     let device = device(view)?;
     let rnr = device.rnr_retries.map_or("for ever".to_string(), |n| format!("{n} times"));
@@ -133,7 +133,7 @@ struct RulesForm {
     since_s: u64,
 }
 
-/// What became of the rule file.
+/// The state of the rule file.
 const fn rule_state(rules: &Rules) -> &'static str {
     match rules.state {
         0 => "no-file",
@@ -156,7 +156,7 @@ fn rules_note(rules: &Rules) -> Option<String> {
     Some(format!("the rule file {why}: the former {} rules hold", rules.rules))
 }
 
-/// What was set by somebody, with who did it; nothing while everything is as it comes.
+/// The settings that are not the default, with their sources; nothing while all are.
 fn tunables_note(view: &ProcessView) -> Option<String> {
     let mut set = asking::in_force(&view.tuned);
     set.retain(|one| one.origin != "default");

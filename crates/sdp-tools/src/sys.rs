@@ -10,7 +10,7 @@ fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 fn owned(fd: RawFd) -> OwnedFd {
-    // SAFETY: the kernel just returned this number to us; nobody else owns it.
+    // SAFETY: the kernel just returned this number to us; nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -85,7 +85,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Process id of who connected; 0 when it lives in a pid namespace that we cannot see.
+/// Process id of the end that connected; 0 when it lives in a pid namespace that we cannot see.
 pub fn peer_pid(fd: BorrowedFd<'_>) -> u32 {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -222,8 +222,8 @@ pub fn is_alive(pid: u32) -> bool {
             || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
 }
 
-/// Whether a process runs no more, also one that nobody has waited for. One whose main thread has
-/// ended by itself runs as long as another of its threads does.
+/// Whether a process runs no more, also one whose parent has not waited for it. One whose main
+/// thread has ended by itself runs as long as another of its threads does.
 pub fn has_ended(pid: u32) -> bool {
     if !is_alive(pid) {
         return true;
@@ -276,21 +276,21 @@ fn forwarded_set() -> libc::sigset_t {
     }
 }
 
-/// Blocks what [`wait_signal`] waits for, in this thread and those it starts.
+/// Blocks the signals that [`wait_signal`] waits for, in this thread and those it starts.
 pub fn block_forwarded() -> SavedMask {
     let set = forwarded_set();
     // SAFETY: old is valid for writing.
     unsafe {
         let mut old: libc::sigset_t = zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old);
-        // Where SIGCHLD is ignored, children reap themselves and nobody is told.
+        // Where SIGCHLD is ignored, children reap themselves and their end is not reported.
         SavedMask(old, libc::signal(libc::SIGCHLD, libc::SIG_DFL))
     }
 }
 
 /// Puts both back; async-signal-safe, for use between fork and exec.
 pub fn restore_mask(mask: &SavedMask) {
-    // SAFETY: set and disposition are what the kernel gave us.
+    // SAFETY: set and disposition are those that the kernel gave us.
     unsafe {
         libc::signal(libc::SIGCHLD, mask.1);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
@@ -332,13 +332,15 @@ pub fn become_user(uid: u32, gid: u32) -> bool {
 
 /// Number and group of a user with that name.
 pub fn passwd_of_name(name: &std::ffi::CStr) -> Option<(u32, u32)> {
-    // SAFETY: a terminated name; the entry is read at once, and nobody else in the tool asks for one.
+    // SAFETY: a terminated name; the entry is read at once, and no other code of the tool asks for
+    // one.
     unsafe { libc::getpwnam(name.as_ptr()).as_ref() }.map(|user| (user.pw_uid, user.pw_gid))
 }
 
 /// The same of a user with that number.
 pub fn passwd_of_number(uid: u32) -> Option<(u32, u32)> {
-    // SAFETY: takes a number; the entry is read at once, and nobody else in the tool asks for one.
+    // SAFETY: takes a number; the entry is read at once, and no other code of the tool asks for
+    // one.
     unsafe { libc::getpwuid(uid).as_ref() }.map(|user| (user.pw_uid, user.pw_gid))
 }
 
@@ -373,7 +375,7 @@ pub fn kill(pid: u32, signal: libc::c_int) {
     }
 }
 
-/// How a child ended and what it and its waited-for descendants used.
+/// How a child ended, and the resources that it and its waited-for descendants used.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     /// Exit code, or the signal that ended it.
@@ -537,7 +539,7 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), event) }).map(drop)
     }
 
-    /// Waits without limit; the numbers of what is ready go into `ready`.
+    /// Waits without limit; the numbers of ready descriptors go into `ready`.
     pub fn wait(&self, ready: &mut Vec<u64>) -> io::Result<()> {
         const MAX: usize = 64;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX];
@@ -590,7 +592,7 @@ pub fn libc_version() -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// System calls that the library makes for a lane: their names, and what came of an attempt.
+/// System calls that the library makes for a lane: their names, and the result of an attempt.
 pub fn attempts() -> Vec<(&'static str, io::Result<()>)> {
     fn note(
         all: &mut Vec<(&'static str, io::Result<()>)>,
@@ -645,7 +647,7 @@ pub fn terminal_size() -> Option<(usize, usize)> {
     (ret == 0 && size.ws_col > 0).then_some((size.ws_col.into(), size.ws_row.into()))
 }
 
-/// Columns that text may have: the terminal's, else what `COLUMNS` says, else 80.
+/// Columns that text may have: the terminal's, else those of `COLUMNS`, else 80.
 pub fn terminal_width() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal_size().map(|(columns, _)| columns).or_else(named).unwrap_or(80).max(20)

@@ -1,15 +1,15 @@
 //! A terminal taken for one program's screen, and given back as it was.
 //!
-//! Keys come one by one and without an echo; the screen is the alternate one, so that what was
-//! there before comes back. Signals that would end the program come as an input instead, so that it
-//! can give the terminal back first.
+//! Keys come one by one and without an echo; the screen is the alternate one, so that the earlier
+//! content comes back. Signals that would end the program come as an input instead, so that it can
+//! give the terminal back first.
 
 use std::io::{self, Write};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What happened.
+/// The event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// A key.
@@ -129,7 +129,7 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         let mut out = io::stdout().lock();
         let _ = out.write_all(LEAVE).and_then(|()| out.flush());
-        // SAFETY: both are what the calls of `take` gave.
+        // SAFETY: both are the values that the calls of `take` gave.
         unsafe {
             libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &raw const self.before);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut());

@@ -1,8 +1,8 @@
-//! `sdp top`: connections and processes by what they move each second.
+//! `sdp top`: connections and processes by the bytes that they move each second.
 //!
 //! Two looks at the published pages give rates; nothing is asked of the processes. On a terminal it
-//! is a screen with keys, elsewhere a table, or a line of JSON, for each interval. What does not
-//! fit the width is left out column by column, down to twenty columns.
+//! is a screen with keys, elsewhere a table, or a line of JSON, for each interval. Columns that do
+//! not fit the width are left out one by one, down to twenty columns.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::{Failure, names, sys};
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
 
-/// What the list is sorted by.
+/// The key by which the list is sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Order {
     /// Bytes each second, both ways
@@ -94,7 +94,7 @@ pub struct Line {
     pub reason: String,
 }
 
-/// What one look saw. Field names are the JSON form.
+/// The result of one look. Field names are the JSON form.
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
 pub struct Look {
@@ -130,7 +130,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What is there, with rates since the last look.
+    /// The present connections, with rates since the last look.
     pub fn look(&mut self, options: &Options) -> Look {
         let now = Instant::now();
         let interval_s = self.at.map_or(0.0, |at| now.duration_since(at).as_secs_f64());
@@ -364,7 +364,7 @@ fn table(look: &Look, width: usize) -> String {
 
 // ---- the screen --------------------------------------------------------------------------------
 
-/// What the keys have changed.
+/// The state that the keys have changed.
 struct Screen {
     options: Options,
     first: usize,

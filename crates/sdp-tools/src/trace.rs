@@ -1,8 +1,9 @@
 //! The recorder of a process: the last events of its connections, also after a crash.
 //!
-//! The recorder is in the process's page ([`sdp_stats::trace`]), which goes with the process. What remains of it after a
-//! crash is in one of two files: a core dump, which has the page as it has all shared memory without a name, and
-//! what `sdp run --trace` has kept. Whatever a file or page says is shown, and followed nowhere.
+//! The recorder is in the process's page ([`sdp_stats::trace`]), which goes with the process. After
+//! a crash it remains in one of two files: a core dump, which has the page as it has all shared
+//! memory without a name, and the file that `sdp run --trace` has kept. The content of a file or
+//! page is shown, and followed nowhere.
 
 use std::fmt::Write;
 use std::fs::{self, DirBuilder, File};
@@ -21,7 +22,7 @@ use crate::{Failure, names, procs, stat, sys};
 pub const SCHEMA: u32 = 1;
 /// Bytes of a core dump that are looked at in one read; dumps differ in where they put memory.
 const PIECE: usize = 1 << 20;
-/// Of these, those where a page may begin: the others may be half of what it begins with.
+/// Of these, those where a page may begin: the others may be half of its first word.
 const STEP: usize = PIECE - 7;
 /// Pages that are looked for in one file.
 const MAX_PAGES: usize = 64;
@@ -104,7 +105,7 @@ fn page_at(file: &File, start: u64) -> Option<Recorded> {
 /// The pages in a file: one that was kept, or a core dump.
 fn pages_in(path: &Path) -> Result<Vec<Recorded>, Failure> {
     let failed = |e| Failure::new(path.display(), e);
-    // Not a pipe that nobody writes, nor a device.
+    // Not a pipe without a writer, nor a device.
     let mut file = crate::rules::regular(path)?;
     let (mut found, mut piece, mut start) = (Vec::new(), vec![0u8; PIECE], 0u64);
     loop {
@@ -133,7 +134,7 @@ fn pages_in(path: &Path) -> Result<Vec<Recorded>, Failure> {
     }
 }
 
-/// The folder for what `sdp run --trace` keeps, where none is named.
+/// The folder for the files that `sdp run --trace` keeps, where none is named.
 fn usual_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|v| Path::new(v).is_absolute()) {
         Some(runtime) => PathBuf::from(runtime).join("sdp"),
@@ -142,10 +143,10 @@ fn usual_folder() -> PathBuf {
     }
 }
 
-/// Where recorders are kept: a folder that nobody else writes to.
+/// Where recorders are kept: a folder to which no other user writes.
 ///
 /// # Errors
-/// It cannot be made, or is somebody else's.
+/// It cannot be made, or is another user's.
 pub fn folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = named.map_or_else(usual_folder, Path::to_path_buf);
     let what = || format!("--trace {}", path.display());
@@ -159,7 +160,7 @@ pub fn folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Whether a folder is this user's, and nobody else writes to it.
+/// Whether a folder is this user's, and no other user writes to it.
 fn is_own(path: &Path) -> io::Result<bool> {
     let found = fs::symlink_metadata(path)?;
     Ok(found.is_dir() && found.uid() == sys::own_uid() && found.mode() & 0o022 == 0)

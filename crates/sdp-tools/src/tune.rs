@@ -204,7 +204,8 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The part for running processes: exit status 0 if all of them go by what was asked for.
+/// The part for running processes: exit status 0 if all of them have taken over the requested
+/// settings.
 fn at_run_time(
     options: &Options,
     whom: &Whom,
@@ -236,7 +237,7 @@ fn at_run_time(
     }
 }
 
-/// What a process answered, a line for each tunable.
+/// A process's answer, a line for each tunable.
 fn told(answer: &Answer, values: &[(&'static Key, String)]) -> String {
     let head = format!("{:>7} {:<15}", answer.pid, show::clean(&answer.program));
     let why = answer.why.as_deref().unwrap_or_default();
@@ -269,7 +270,7 @@ fn told(answer: &Answer, values: &[(&'static Key, String)]) -> String {
     out
 }
 
-/// What is to be said of a tunable that has no effect, and a value that is not its default.
+/// The note on a tunable that has no effect, and a value that is not its default.
 pub(crate) fn no_effect(key: &str, value: &str) -> &'static str {
     let default = KEYS.iter().find(|k| k.name == key).map_or("", |k| k.default);
     if WITHOUT_EFFECT.contains(&key) && value != default {

@@ -39,7 +39,7 @@ pub(crate) const NUMBER: u32 = 3;
 /// Bytes that went raw before the first meeting.
 pub(crate) const RAW: u64 = 100;
 
-/// What the acceptor proves with, changed by those who lie.
+/// The acceptor's proof, changed by liars.
 pub(crate) type Forge = fn(&mut [u8], &mut Random);
 
 /// One end of a connection, and its process.
@@ -68,7 +68,7 @@ pub(crate) struct End {
     pub(crate) begun: u32,
     /// Requests and answers of the peer that were not believed.
     pub(crate) disbelieved: u32,
-    /// Changes what this end says in a request or reply.
+    /// Changes this end's words in a request or reply.
     pub(crate) forge: Option<(Forge, u64)>,
 }
 
@@ -121,7 +121,7 @@ impl End {
         }
     }
 
-    /// What it knows of the carrier.
+    /// Its knowledge of the carrier.
     pub(crate) fn identity(&self) -> Identity<'_> {
         identity(&self.from_acceptor, &self.from_connector, self.ports)
     }
@@ -207,7 +207,7 @@ impl End {
         self.close_lost();
     }
 
-    /// A device that is lost is closed as soon as nobody has anything of it.
+    /// A device that is lost is closed as soon as nothing of it is in use.
     fn close_lost(&mut self) {
         let is_lost = self.host.as_mut().is_ok_and(|host| host.fabric().is_lost());
         if !is_lost {
@@ -256,7 +256,7 @@ impl End {
         }
     }
 
-    /// An attempt that nobody answers.
+    /// An attempt without an answer.
     pub(crate) fn give_up(&mut self) {
         if std::mem::take(&mut self.has_asked) {
             self.meeting.give_up();

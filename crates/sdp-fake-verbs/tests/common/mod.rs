@@ -121,7 +121,7 @@ impl Harness for Device {
     }
 
     fn advance(&mut self) -> bool {
-        // What a call does is done when it returns.
+        // The effect of a call is complete when it returns.
         self.a.get().progress() | self.b.get().progress()
     }
 

@@ -1,7 +1,7 @@
 //! How a hook is written down.
 
-/// Defines exported functions with C linkage. The body is checked as one unsafe operation: what makes
-/// it sound is the same for all of them, see the comment inside.
+/// Defines exported functions with C linkage. The body is checked as one unsafe operation: the
+/// comment inside says what makes it sound, the same for all of them.
 macro_rules! hooks {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*

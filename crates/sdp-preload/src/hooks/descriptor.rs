@@ -28,7 +28,7 @@ unsafe fn fresh_pair(result: c_int, fds: *const c_int) -> c_int {
     result
 }
 
-/// `new` names what `old` names, if the call succeeded.
+/// `new` names the same as `old`, if the call succeeded.
 #[inline(always)]
 pub(super) fn duplicated(old: c_int, new: c_int) -> c_int {
     if new >= 0 && (calls::is_tracked(old) || calls::is_tracked(new)) {
@@ -46,7 +46,7 @@ fn note_duplicate(old: c_int, new: c_int) {
         if process::is_borrowed() {
             calls::fall_back(old, Incompatible::ForImage(new));
         } else if new <= libc::STDERR_FILENO {
-            // What becomes standard input or output is used by stdio or by the next image.
+            // stdio or the next image uses a descriptor that becomes standard input or output.
             calls::fall_back(old, Incompatible::StandardDescriptor);
         }
     } else if old != new {
@@ -59,7 +59,8 @@ fn is_open(fd: c_int) -> bool {
     sdp_sys::fd::descriptor_flags(fd).is_ok()
 }
 
-/// `dup2` and `dup3` after the arguments have been found good: what `new` names is closed first.
+/// `dup2` and `dup3` after the arguments have been found good: the file that `new` names is closed
+/// first.
 #[cold]
 #[inline(never)]
 pub(super) fn replace(old: c_int, new: c_int, real: impl Fn() -> c_int) -> c_int {
@@ -81,7 +82,7 @@ pub(super) fn duplicates(command: c_int) -> bool {
 /// `fcntl` on a tracked descriptor, or one that duplicates any.
 ///
 /// # Safety
-/// `arg` is what the command demands.
+/// `arg` is as the command demands.
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn control(
@@ -138,7 +139,7 @@ pub(super) fn close_many(
     answer!(calls::closing_range(first, last, flags), real())
 }
 
-/// `close` of what is tracked, with what else a fork child runs.
+/// `close` of a tracked descriptor, beside the other code that a fork child runs.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
@@ -313,8 +314,8 @@ hooks! {
     }
 }
 
-/// POSIX asynchronous I/O reads and writes in threads of libc, which no hook sees. False, and `errno`: what is unread on
-/// a lane would be missed.
+/// POSIX asynchronous I/O reads and writes in threads of libc, which no hook sees. False, and
+/// `errno`: it would miss the unread bytes of a lane.
 #[inline]
 unsafe fn asynchronous(job: *const libc::aiocb) -> bool {
     // SAFETY: null or the program's job.

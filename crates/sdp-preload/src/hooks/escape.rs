@@ -59,8 +59,9 @@ fn is_in_libuv(address: *const c_void) -> bool {
         }
     };
     let mut home = object;
-    // The look-up goes on in what the object depends on: that is not the one who asks.
-    // SAFETY: any address may be asked about; the structure is writable; the handle is `dlopen`'s, and given back once.
+    // The look-up goes on in the libraries that the object depends on: that is not the caller.
+    // SAFETY: any address may be asked about; the structure is writable; the handle is `dlopen`'s,
+    // and given back once.
     unsafe {
         let is_inside = !found.is_null()
             && libc::dladdr(found, &raw mut home) != 0
@@ -303,8 +304,8 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
     );
 }
 
-/// What a call of [`BEARING`] makes: flags of `clone`, and the stack of the new one, 0 for a copy of the caller's. `None`:
-/// the kernel refuses it.
+/// The arguments of a call of [`BEARING`]: flags of `clone`, and the stack of the new one, 0 for a
+/// copy of the caller's. `None`: the kernel refuses it.
 unsafe fn kin(number: c_long, a: usize, b: usize) -> Option<(u64, usize)> {
     /// Of `struct clone_args` in its first version, and where the flags and the stack lie in it.
     const LEAST: usize = 64;
@@ -336,7 +337,8 @@ unsafe extern "C" fn born(number: c_long, a: usize, b: usize) -> c_int {
     }
     let is_fork = process::begin(flags);
     if is_fork && stack != 0 {
-        // It goes on where nobody calls us. Its calls are like those of a vfork child until it executes something.
+        // The new process goes on in code that calls no hook. Its calls are like those of a vfork
+        // child until it executes something.
         sdp_sys::pid::lend();
     }
     (is_fork && stack == 0).into()
@@ -367,10 +369,10 @@ pub(super) fn calls_seen() -> usize {
 
 /// A call with a number from [`SEEN`]. The parameters are where `syscall`'s variable arguments are,
 /// all of them in registers or, the last one on x86-64, in the caller's argument area (read even if
-/// the caller passed fewer: whatever is there is passed on unchanged).
+/// the caller passed fewer: the word there is passed on unchanged).
 ///
-/// The kernel is asked through libc's `syscall`, never through another preloaded library's function of the call's name:
-/// that may be who asks, and would ask again.
+/// The hook asks the kernel through libc's `syscall`, never through another preloaded library's
+/// function of the call's name: that one may be the caller, and would ask again.
 unsafe extern "C" fn seen(
     number: c_long,
     a: usize,
@@ -519,8 +521,8 @@ unsafe fn moved(
     let fd = a as c_int;
     let int = || real() as c_int;
     let size = || real() as ssize_t;
-    // SAFETY: the arguments are the program's; each call checks, or hands to the kernel, what the
-    // program's own call would.
+    // SAFETY: the arguments are the program's; each call checks, or passes to the kernel, the same
+    // as the program's own call would.
     unsafe {
         match number {
             libc::SYS_read => match io::single(b as _, c) {
@@ -603,8 +605,8 @@ unsafe fn wait(
     if !calls::involved() {
         return None;
     }
-    // SAFETY: the arguments are the program's; each call checks, or hands to the kernel, what the
-    // program's own call would.
+    // SAFETY: the arguments are the program's; each call checks, or passes to the kernel, the same
+    // as the program's own call would.
     let call = unsafe {
         match number {
             #[cfg(target_arch = "x86_64")]
@@ -761,7 +763,8 @@ unsafe extern "C" fn resolve_dlopen() {
     );
 }
 
-/// `dlopen` searches relative to the object that calls it, told by the return address: a jump.
+/// `dlopen` searches relative to the object that calls it, which it finds by the return address: a
+/// jump.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn dlopen(path: *const libc::c_char, flags: c_int) -> *mut c_void {

@@ -97,7 +97,8 @@ hooks! {
     }
 }
 
-/// The child of `posix_spawn` runs in libc: what it is to leave to its image does so before. False: something cannot.
+/// The child of `posix_spawn` runs in libc: it has to leave its lanes before. False: something
+/// cannot.
 fn spawned() -> bool {
     !calls::involved() || privilege::is_sandboxed() || calls::spawning()
 }
@@ -122,8 +123,8 @@ macro_rules! listed {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
-            // Where the return address was, the fifth register argument ends up; what the caller put
-            // on the stack follows it. The return address waits below and goes back at the end.
+            // The fifth register argument ends up where the return address was; the caller's stack
+            // arguments follow it. The return address waits below and goes back at the end.
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
                 "pop r11",
@@ -141,7 +142,7 @@ macro_rules! listed {
                 "ret",
                 inner = sym $inner,
             );
-            // Seven register arguments right below what the caller put on the stack.
+            // Seven register arguments right below the caller's stack arguments.
             #[cfg(target_arch = "aarch64")]
             naked_asm!(
                 "stp x29, x30, [sp, #-80]!",

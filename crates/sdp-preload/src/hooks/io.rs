@@ -1,8 +1,8 @@
 //! Plain receiving and sending: one buffer or a vector of them, and the bulk calls.
 //!
 //! The functions that programs call most. Each is a table load and a jump for a descriptor that is
-//! not tracked; what a tracked one needs is kept out of line, so that the common way has no stack
-//! frame.
+//! not tracked; the code for a tracked one is kept out of line, so that the common path has no
+//! stack frame.
 
 use core::ffi::c_void;
 use libc::{c_int, c_uint, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -16,7 +16,7 @@ const MOST: size_t = 0x7fff_f000;
 /// Longest vector that the kernel takes (`UIO_MAXIOV`).
 const VECTOR: c_int = 1024;
 
-/// Of [`receive`]: a call for no bytes is over at once, whatever there is.
+/// Of [`receive`]: a call for no bytes is over at once, whatever has arrived.
 const READ: u8 = 0;
 /// It waits like any other.
 const RECV: u8 = 1;

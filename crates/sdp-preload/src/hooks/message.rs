@@ -34,7 +34,7 @@ unsafe fn has_control(msg: *const msghdr) -> bool {
     calls::involved() && !msg.is_null() && unsafe { (*msg).msg_controllen } != 0
 }
 
-/// Who is called for one message: the next definition of the name, or for `syscall` libc's.
+/// The function to call for one message: the next definition of the name, or for `syscall` libc's.
 pub(super) type Receive = unsafe fn(c_int, *mut msghdr, c_int) -> ssize_t;
 pub(super) type Send = unsafe fn(c_int, *const msghdr, c_int) -> ssize_t;
 
@@ -65,7 +65,7 @@ pub(super) unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int, real:
     }
 }
 
-/// `recvmmsg`, which `real` makes of what is not ours.
+/// `recvmmsg`, which `real` makes for descriptors without a lane.
 #[inline]
 pub(super) unsafe fn receive_all(
     fd: c_int,
@@ -203,7 +203,8 @@ unsafe fn send_many(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, real
     let mut done: c_uint = 0;
     let mut is_short = false;
     while done < n.min(MESSAGES) && !is_short {
-        // SAFETY: the program's array has n entries, and what they point to was read by the call.
+        // SAFETY: the program's array has n entries, and the call has read the buffers that they
+        // point to.
         let result = unsafe {
             let entry = msgs.add(done as usize);
             let result = send_one(fd, &raw const (*entry).msg_hdr, flags, real);

@@ -80,7 +80,7 @@ fn fits(n: nfds_t, room: size_t) -> bool {
     room as u64 / size_of::<pollfd>() as u64 >= n
 }
 
-/// `select`. Linux writes the time that is left into `timeout`, whatever the outcome.
+/// `select`. Linux writes the remaining time into `timeout`, whatever the outcome.
 #[inline(never)]
 pub(super) unsafe fn select_us(
     n: c_int,

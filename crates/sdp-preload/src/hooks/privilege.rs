@@ -3,8 +3,8 @@
 //! A real change of privilege ends the trust among the family members of a process, so it leaves
 //! all lanes before. Real means: saved or real ids, groups, permitted capabilities, root directory,
 //! namespaces. Toggling the effective id and back is none, and a call that will fail changes
-//! nothing; both are told by the rules of the kernel before the call. When the guess is wrong the
-//! cost is speed.
+//! nothing; the hook finds out both by the kernel's rules before the call. When the guess is wrong
+//! the cost is speed.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +202,7 @@ pub(super) fn before_setresgid(real: gid_t, effective: gid_t, saved: gid_t) {
 /// Longest list of groups that is compared; a longer one counts as a change.
 const GROUPS: usize = 64;
 
-/// `setgroups`: setting what is set already is no change.
+/// `setgroups`: setting the groups that are set already is no change.
 ///
 /// # Safety
 /// `list` has `n` entries.
@@ -255,7 +255,7 @@ pub(super) fn before_chroot() {
     }
 }
 
-/// Before the calling thread gets descriptors of its own, which is more than the table of this library can tell apart: the
+/// Before the calling thread gets descriptors of its own, which one table cannot tell apart: the
 /// process leaves its lanes for good. Nothing changes for a process with one thread.
 pub(super) fn before_own_descriptors() {
     if !is_sandboxed()
@@ -289,12 +289,12 @@ pub(super) fn before_unshare(flags: c_int) {
     }
 }
 
-/// `setns`: `kind` 0 takes whatever the descriptor `fd` names.
+/// `setns`: `kind` 0 takes any kind of namespace that the descriptor `fd` names.
 pub(super) fn before_setns(fd: c_int, kind: c_int) {
     let named = || kernel::namespace_kind(fd);
     let is_process =
         || kind & libc::CLONE_NEWPID != 0 || named() == Ok(libc::CLONE_NEWPID as usize);
-    // Also before the first socket: who is born where outlives it.
+    // Also before the first socket: the namespace in which later children are born outlives it.
     if (kind == 0 || kind & libc::CLONE_NEWPID != 0)
         && is_ours()
         && may(CAP_SYS_ADMIN)

@@ -1,15 +1,17 @@
 //! Processes: fork in its spellings, terminals that fork or replace descriptors, and the end.
 //!
-//! A vfork child runs on its parent's memory: whatever it does here must leave no trace. The socket
-//! layer's functions see to that themselves; what is decided here (the orderly end) asks
-//! [`is_borrowed`]. One table tells what the numbers of a process are, so whoever shares the memory but not the
-//! descriptors, or the descriptors but not the memory, and does not keep its parent waiting meanwhile, ends the lanes of
-//! the process before ([`begin`]). So does who runs beside its parent on the words of the same thread.
+//! A vfork child runs on its parent's memory: nothing that it does here may leave a trace. The
+//! socket layer's functions see to that themselves; the decision made here (the orderly end) asks
+//! [`is_borrowed`]. One table tells what the numbers of a process are, so whoever shares the memory
+//! but not the descriptors, or the descriptors but not the memory, and does not keep its parent
+//! waiting meanwhile, ends the lanes of the process before ([`begin`]). So does a process that runs
+//! beside its parent on the words of the same thread.
 //!
-//! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing is the
-//! child's yet: what they close or shut down would end the parent's connections. Those that run before may wait for a
-//! thread that waits for a lock which we hold over the fork. So before the first handlers of the program we register
-//! some of our own, which libc runs last before the fork ([`last_before`]) and first in the child ([`first_in_child`]).
+//! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing
+//! is the child's yet: a connection that they close or shut down would end the parent's. Those that
+//! run before may wait for a thread that waits for a lock which we hold over the fork. So before
+//! the first handlers of the program we register some of our own, which libc runs last before the
+//! fork ([`last_before`]) and first in the child ([`first_in_child`]).
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -46,7 +48,8 @@ fn forking() -> &'static AtomicUsize {
     tls::slot(tls::Slot::Forking)
 }
 
-/// Before a fork with which libc runs the program's handlers; what [`forking`] was.
+/// Before a fork with which libc runs the program's handlers; returns the earlier value of
+/// [`forking`].
 #[unsafe(link_section = ".text.hot.parent")]
 fn prepare() -> usize {
     if ARE_REGISTERED.load(Ordering::Acquire) != YES {
@@ -133,8 +136,8 @@ fn register_first() {
         Ok(_) => {
             let (before, child) = (last_before as *const c_void, first_in_child as *const c_void);
             let object = (&raw const ARE_REGISTERED).cast_mut().cast();
-            // SAFETY: functions that are there as long as the process: this library is never unloaded. The
-            // last argument only tells objects apart that are.
+            // SAFETY: functions that are there as long as the process: this library is never
+            // unloaded. The last argument only distinguishes objects that are.
             let failed =
                 unsafe { real::__register_atfork(before, core::ptr::null(), child, object) } != 0;
             state.store(if failed { NO } else { YES }, Ordering::Release);
@@ -151,7 +154,7 @@ fn register_first() {
     }
 }
 
-/// The two sides of a fork, told apart by what it returned. `before`: of [`prepare`].
+/// The two sides of a fork, distinguished by its result. `before`: of [`prepare`].
 fn forked(result: pid_t, before: usize) -> pid_t {
     if result == 0 {
         if !has_begun() {
@@ -201,7 +204,7 @@ pub(super) fn fork_with(flags: u64, real: impl FnOnce() -> pid_t) -> pid_t {
     }
     let preparation = prepare_now();
     let pid = real();
-    // Only who goes on where it called comes here as the child.
+    // Only a child that goes on at the call comes here.
     let pid = forked(pid, preparation);
     if is_elsewhere && pid != 0 {
         calls::children_elsewhere(before);
@@ -209,7 +212,7 @@ pub(super) fn fork_with(flags: u64, real: impl FnOnce() -> pid_t) -> pid_t {
     pid
 }
 
-/// What a new process of `clone` has to do first: on the stack of the caller, of which a process with
+/// The first steps of a new process of `clone`: on the stack of the caller, of which a process with
 /// memory of its own has a copy.
 #[repr(C)]
 struct Start {
@@ -287,7 +290,7 @@ hooks! {
         })
     }
 
-    /// What `pthread_atfork` comes to.
+    /// `pthread_atfork` calls this.
     fn __register_atfork(
         prepare: *const c_void, parent: *const c_void, child: *const c_void, object: *mut c_void,
     ) -> c_int {

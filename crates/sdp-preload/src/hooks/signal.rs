@@ -7,11 +7,11 @@
 //!
 //! The kernel's action is the program's with two differences: the address is the wrapper's, and
 //! `SA_SIGINFO` is set. Mask, stack, `SA_RESETHAND`, `SA_NODEFER` and the rest are the kernel's to
-//! apply. What the program asks back is put together again. `SIG_DFL` and `SIG_IGN` are installed as
-//! they are.
+//! apply. Where the program asks for the action, it is put together again. `SIG_DFL` and `SIG_IGN`
+//! are installed as they are.
 //!
-//! A vfork child has its parent's table of handlers here, but actions of its own in the kernel: what it installs is
-//! installed as it is, and noted nowhere.
+//! A vfork child has its parent's table of handlers here, but actions of its own in the kernel: the
+//! action that it installs is installed as it is, and not noted.
 //!
 //! libc's own uses inside (`system`, `abort`, `posix_spawn`) save and restore the kernel's action and
 //! are right as they are.
@@ -52,8 +52,8 @@ fn cell(signal: c_int) -> Option<&'static AtomicUsize> {
     if signal < 1 {
         return None;
     }
-    // One word each: address, and what of the flags matters in the top bits, which no user address has. So a handler that
-    // runs while another thread changes the action sees one or the other.
+    // One word each: the address, and in the top bits, which no user address has, the flags that
+    // matter. So a handler that runs while another thread changes the action sees one or the other.
     calls::hooks().handlers.get(signal as usize)
 }
 
@@ -78,7 +78,7 @@ fn pack(address: usize, flags: c_int) -> Option<usize> {
     Some(word)
 }
 
-/// What the kernel calls for every signal that the program handles.
+/// The kernel calls this for every signal that the program handles.
 unsafe extern "C" fn wrapper(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let word = cell(signal).map_or(0, |cell| cell.load(Ordering::Acquire));
     if section::inside() {

@@ -40,7 +40,7 @@ pub(super) unsafe fn connect_to(
     result
 }
 
-/// `bind` of what is tracked.
+/// `bind` of a tracked descriptor.
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn bind_to(
@@ -56,7 +56,7 @@ pub(super) unsafe fn bind_to(
     result
 }
 
-/// `getsockopt` of what is tracked.
+/// `getsockopt` of a tracked descriptor.
 #[cold]
 pub(super) unsafe fn option_of(
     fd: c_int,
@@ -81,7 +81,8 @@ pub(super) unsafe fn option_of(
     })
 }
 
-/// `socket`. What another preloaded library asked for in its place, by `syscall`, has been looked at there.
+/// `socket`. A socket that another preloaded library asked for in its place, by `syscall`, has been
+/// looked at there.
 #[inline]
 pub(super) fn open(
     domain: c_int,
@@ -120,7 +121,7 @@ fn open_historic(
     let fd = real(family);
     let is_noted = escape::calls_seen() != seen;
     if fd >= 0 && !calls::made(fd, family, kind, protocol, is_noted) {
-        // SAFETY: a descriptor that nobody else knows of.
+        // SAFETY: a descriptor that no other code knows of.
         unsafe { real::close(fd) };
         errno::set(libc::ENOBUFS);
         return -1;
@@ -138,7 +139,8 @@ pub(super) fn hear(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// `accept`, as [`open`]. Who is turned away by a listener for SDP clients only is not shown: the call waits for the next.
+/// `accept`, as [`open`]. A client that a listener for SDP clients only turns away is not shown:
+/// the call waits for the next.
 #[inline]
 pub(super) fn take(fd: c_int, len: *mut socklen_t, real: impl Fn() -> c_int) -> c_int {
     let room = if calls::may_turn_away(fd) { room(len) } else { None };
@@ -157,7 +159,8 @@ pub(super) fn take(fd: c_int, len: *mut socklen_t, real: impl Fn() -> c_int) -> 
             _ if len.is_null() => {}
             // SAFETY: the kernel has just written the length there.
             Some(room) => unsafe { *len = room },
-            // The rules have changed meanwhile, and what the program has room for is not known any more.
+            // The rules have changed meanwhile, and the room that the program has is not known any
+            // more.
             None => {
                 errno::set(libc::ECONNABORTED);
                 return -1;

@@ -22,8 +22,8 @@ unsafe fn number(file: *mut FILE) -> c_int {
     fd
 }
 
-/// The stream is about to close its descriptor: what it still holds is written first, then the
-/// connection ends as in `close`; libc closes the number itself.
+/// The stream is about to close its descriptor: the bytes that it still holds are written first,
+/// then the connection ends as in `close`; libc closes the number itself.
 #[cold]
 unsafe fn ending(file: *mut FILE, fd: c_int) {
     let before = errno::get();

@@ -1,8 +1,8 @@
 //! `sdp perf … --peer` and `sdp perf between`: this machine and one where `sdp perf serve` runs.
 //!
-//! As on one host there are two pairs of processes, one pair with the library, whose rounds alternate; the servers are the
-//! other machine's. Which fabric carried the bytes is what the counters of both ends say. Without RDMA both pairs are on
-//! TCP, and that is said.
+//! As on one host there are two pairs of processes, one pair with the library, whose rounds
+//! alternate; the servers are the other machine's. The counters of both ends show which fabric
+//! carried the bytes. Without RDMA both pairs are on TCP, and the output says so.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ use crate::sys::Ended;
 const WARM_UP_NS: u64 = 150_000_000;
 /// Longest round: the other machine waits a little longer for a word.
 const MAX_ROUND_NS: u64 = 60_000_000_000;
-/// How long the other machine may take to start, and to end, those who serve.
+/// How long the other machine may take to start, and to end, the serving processes.
 const WORK: Duration = Duration::from_secs(40);
 
 /// Options of `sdp perf between`.
@@ -64,7 +64,7 @@ pub struct PerByte {
     pub there: f64,
 }
 
-/// What is known of both machines.
+/// The facts about both machines.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ends {
     /// The other machine.
@@ -75,14 +75,14 @@ pub struct Ends {
     pub fabric: Option<&'static str>,
     /// CPU time, by transport: median over rounds.
     pub cpu_ns_per_byte: Each<PerByte>,
-    /// What the library counted at this end.
+    /// The library's counts at this end.
     pub here: Counted,
-    /// What it counted at the other end.
+    /// The library's counts at the other end.
     pub there: Counted,
 }
 
 impl Ends {
-    /// Who carried bytes, where both ends say so.
+    /// The fabric that carried bytes, where both ends report one.
     fn fabric(here: &Counted, there: &Counted) -> Option<&'static str> {
         if here.sdp_bytes == 0 || there.sdp_bytes == 0 {
             return None;
@@ -133,7 +133,7 @@ impl Server {
 
     fn ask(&mut self, what: &Request, limit: Duration) -> Result<Answer, Failure> {
         let at = self.at;
-        // One that was refused may be so before it says anything: what it says is heard all the same.
+        // A refusal may come before it says anything: its words are read all the same.
         let said = self.talk.say(what);
         match self.talk.hear(limit) {
             Ok(Answer::Refused(why)) => {
@@ -172,7 +172,7 @@ impl Server {
     }
 }
 
-/// One process here and what serves it there.
+/// One process here and the one that serves it there.
 struct Pair {
     client: Process,
     is_sdp: bool,
@@ -223,7 +223,8 @@ impl Pair {
 /// Runs one test with another machine.
 ///
 /// # Errors
-/// Nobody answers there, or another release; the library is missing, a process failed, or what arrived was not what was sent.
+/// The peer does not answer, or is another release; the library is missing, a process failed, or
+/// the bytes that arrived were not those that were sent.
 pub fn measure(plan: &Plan, peer: &str) -> Result<Outcome, Failure> {
     let wanted = Wanted::of(plan);
     if let Some(why) = wanted.fault() {
@@ -284,7 +285,7 @@ pub fn measure(plan: &Plan, peer: &str) -> Result<Outcome, Failure> {
 /// Runs latency, stream and rate in turn.
 ///
 /// # Errors
-/// See [`measure`]; what was measured before has been printed.
+/// See [`measure`]; figures measured before have been printed.
 pub fn main(options: &Options) -> Result<(), Failure> {
     let mut outcomes = Vec::new();
     for kind in [Kind::Latency, Kind::Stream, Kind::Rate] {

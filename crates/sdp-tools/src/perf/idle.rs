@@ -1,10 +1,11 @@
-//! `sdp perf idle`: what many quiet connections cost, in memory, descriptors and CPU time.
+//! `sdp perf idle`: the cost of many quiet connections, in memory, descriptors and CPU time.
 //!
-//! The same two processes run once without and once with the library. Memory is the proportional set
-//! size of both together (`smaps_rollup`), which counts a shared page once, plus their page tables; the
-//! difference to TCP is the library's. The kernel's own memory for the TCP connection is the same in both runs and in
-//! neither figure; what it keeps for the library's mappings (about 2 KiB per connection) is seen only as the whole
-//! machine's slab, which others change too. Pages are exact; CPU time is the scheduler's sum for each process.
+//! The same two processes run once without and once with the library. Memory is the proportional
+//! set size of both together (`smaps_rollup`), which counts a shared page once, plus their page
+//! tables; the difference to TCP is the library's. The kernel's own memory for the TCP connection
+//! is the same in both runs and in neither figure; its memory for the library's mappings (about 2
+//! KiB per connection) is visible only in the whole machine's slab, which others change too. Pages
+//! are exact; CPU time is the scheduler's sum for each process.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ pub struct Run {
     pub small_cpu_percent: f64,
     pub after_bulk: Held,
     pub after_silence: Held,
-    /// Seconds until memory was back at what small messages need, SDP only.
+    /// Seconds until memory was back at the size that small messages need, SDP only.
     pub given_back_after_s: Option<f64>,
     /// CPU time over the silence after that.
     pub bulk_cpu_percent: f64,
@@ -140,7 +141,7 @@ fn held(pair: &Pair) -> Result<Held, Failure> {
 
 /// CPU time of both over a silence, in percent of one CPU.
 fn cpu_of_silence(pair: &Pair, seconds: f64) -> Result<f64, Failure> {
-    // What they do after their last answer is not silence yet.
+    // The processes' work after their last answer is not silence yet.
     std::thread::sleep(Duration::from_millis(200));
     let (before, started) = (pair.cpu_ns()?, Instant::now());
     std::thread::sleep(Duration::from_secs_f64(seconds));
@@ -184,7 +185,7 @@ fn run(
     }
     let bulk_cpu_percent = cpu_of_silence(&pair, options.silence)?;
     let after_silence = held(&pair)?;
-    // Whatever was given back, the connections go on.
+    // The connections go on, however much was given back.
     do_both(&mut pair, &format!("small {SMALL_CALLS}"))?;
     pair.end()?;
     Ok(Run {

@@ -74,7 +74,7 @@ fn obey(
     let mut ready = Vec::new();
     loop {
         waits.wait(&mut ready)?;
-        // A connection may be ready first: the other process was told before us, or has ended.
+        // A connection may be ready first: the other process had its order before us, or has ended.
         let mut line = String::new();
         if orders.read_line(&mut line)? == 0 {
             return Ok(());

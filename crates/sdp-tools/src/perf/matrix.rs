@@ -51,7 +51,7 @@ pub struct Table {
     wanted: f64,
 }
 
-/// Lower end of an interval that is good enough if the interval reaches what is wanted.
+/// Lower end of an interval that is good enough if the interval reaches the wanted ratio.
 const LOW_ENOUGH: f64 = 0.85;
 /// Pause from which on a request must not cost more CPU time than over TCP.
 const CPU_MATTERS_FROM_US: u64 = 500;
@@ -124,7 +124,7 @@ pub const WITHOUT: Table = Table {
 pub enum Verdict {
     /// The whole interval is above one.
     Won,
-    /// The interval reaches what is wanted.
+    /// The interval reaches the wanted ratio.
     Drawn,
     /// It does not, or a request with a long pause costs more CPU time than over TCP.
     Lost,
@@ -187,7 +187,7 @@ impl Case {
 /// Runs a table.
 ///
 /// # Errors
-/// See [`measure`]; what was measured before has been printed.
+/// See [`measure`]; figures measured before have been printed.
 pub fn main(options: &Options, table: &Table) -> Result<(), Failure> {
     if !options.json {
         println!("{}   verdict", show::head());

@@ -1,10 +1,11 @@
 //! `sdp perf`: the same program over TCP and over SDP, side by side, on this host or between two ([`between`]).
 //!
 //! Two pairs of processes run the same code ([`peer`]); one pair has the library, the other has
-//! nothing preloaded at all. Their rounds alternate within one run, so that what else happens on the
-//! machine meets both. Which lane the bytes took is not assumed but read from the counters that the
-//! processes hand in. Where one end has no library and TCP is compared with TCP, there are more pairs of
-//! each kind. Figures are medians over rounds with their range; times never decide anything.
+//! nothing preloaded at all. Their rounds alternate within one run, so that other load on the
+//! machine affects both. Which lane the bytes took is not assumed but read from the counters that
+//! the processes hand in. Where one end has no library and TCP is compared with TCP, there are more
+//! pairs of each kind. Figures are medians over rounds with their range; times never decide
+//! anything.
 
 pub mod between;
 pub mod hog;
@@ -242,9 +243,10 @@ impl Plan {
         if self.paired && self.without.is_some() { PROCESS_PAIRS } else { 1 }
     }
 
-    /// Which pair of processes of each kind plays a round (TCP's, SDP's), and whether TCP's comes first. Whom a pair meets
-    /// changes each time it plays. Who comes first changes from round to round, but for every 2 × [`Self::process_pairs`]th:
-    /// otherwise a pair of processes would always come first.
+    /// Which pair of processes of each kind plays a round (TCP's, SDP's), and whether TCP's comes
+    /// first. The pair that another one meets changes each time it plays. The first pair changes
+    /// from round to round, but for every 2 × [`Self::process_pairs`]th: otherwise a pair of
+    /// processes would always come first.
     const fn turn(&self, round: usize) -> (usize, usize, bool) {
         let pairs = self.process_pairs();
         let is_tcp_first = (round + round / (2 * pairs)).is_multiple_of(2);
@@ -306,7 +308,7 @@ pub enum Transport {
     Sdp,
 }
 
-/// What one transport gave.
+/// The result of one transport.
 #[derive(Debug, Clone, Serialize)]
 pub struct Side {
     /// µs per round trip or connection (median operation of a round), GB/s or million messages/s.
@@ -324,7 +326,7 @@ pub struct Outcome {
     pub schema: u32,
     /// Version of the tool.
     pub version: &'static str,
-    /// What was run.
+    /// The test that was run.
     pub test: Plan,
     /// Unit of `value`.
     pub unit: &'static str,
@@ -349,7 +351,7 @@ pub struct Outcome {
     pub ends: Option<between::Ends>,
 }
 
-/// What the processes of a pair are told by their command line.
+/// The command line of the processes of a pair.
 fn words(plan: &Plan) -> Vec<String> {
     let mut words = peer_words(&talk::Wanted::of(plan));
     words.extend(["--gap-us".to_string(), plan.gap_us.to_string()]);
@@ -430,7 +432,8 @@ fn foreign_share(before: (u64, u64), ours_ns: u64) -> f64 {
 /// Runs one test.
 ///
 /// # Errors
-/// The library is missing, a process failed, or what arrived was not what was sent.
+/// The library is missing, a process failed, or the bytes that arrived were not those that were
+/// sent.
 pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let env = Environment::for_measuring(&plan.set)?;
     let collector =
@@ -443,7 +446,7 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let ticks = machine_ticks();
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for number in 0..plan.rounds {
-        // Who comes first changes, so that neither gains by the other's traces.
+        // The first transport changes, so that neither gains by the other's traces.
         let (of_tcp, of_sdp, is_tcp_first) = plan.turn(number);
         for which in if is_tcp_first { [0, 1] } else { [1, 0] } {
             let pair = if which == 0 { &mut tcp[of_tcp] } else { &mut sdp[of_sdp] };
@@ -463,7 +466,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     Ok(Outcome { foreign_cpu, ..outcome(plan, rounds, report) })
 }
 
-/// What the rounds of both transports give together, and the report of the one with the library.
+/// The result of the rounds of both transports together, and the report of the one with the
+/// library.
 fn outcome(plan: &Plan, [tcp, sdp]: [Vec<Round>; 2], report: Report) -> Outcome {
     let compared = |(number, (t, s)): (usize, (&Round, &Round))| {
         let (tcp, sdp, _) = plan.turn(number);
@@ -500,7 +504,8 @@ const fn unit(kind: Kind) -> &'static str {
 fn value(plan: &Plan, round: &Round) -> f64 {
     let wall = round.wall_ns.max(1) as f64;
     match plan.kind {
-        // Threads that get the CPU in turn: what matters is how many round trips they make together.
+        // Threads that get the CPU one after the other: only the number of round trips that they
+        // make together matters.
         Kind::Latency if plan.concurrent => {
             wall * plan.connections as f64 / 1e3 / round.ops.max(1) as f64
         }

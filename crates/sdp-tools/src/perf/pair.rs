@@ -1,8 +1,10 @@
-//! Two measuring processes, a server and its client: how they are started, told what to do, asked and ended.
+//! Two measuring processes, a server and its client: how they are started, given orders, asked and
+//! ended.
 //!
-//! Used by every test of `sdp perf` that has such processes; what they do and how often is the test's. The server's first
-//! line is its port, orders and answers are lines, and a process ends by itself when its stdin does, so that it hands in
-//! its counters. It refuses to take an empty line, or a status that is no success, for an answer.
+//! Used by every test of `sdp perf` that has such processes; the test decides what they do and how
+//! often. The server's first line is its port, orders and answers are lines, and a process ends by
+//! itself when its stdin does, so that it hands in its counters. It refuses to take an empty line,
+//! or a status that is no success, for an answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,7 +21,7 @@ use crate::sys;
 /// Between two looks whether a process has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// A child that does not outlive us, whatever happens.
+/// A child that does not outlive us in any case.
 pub struct Guard(pub Child);
 
 impl Drop for Guard {
@@ -39,7 +41,7 @@ pub struct Setting<'a> {
     pub rules: Option<&'a str>,
     /// Where to hand in pages; `None`: nowhere.
     pub report_to: Option<&'a str>,
-    /// Whose the processes are; `None`: the caller's.
+    /// The user of the processes; `None`: the caller's.
     pub users: Option<Users>,
 }
 
@@ -131,7 +133,7 @@ impl Process {
     /// The CPU time that it has used, ns.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     pub fn cpu_ns(&self) -> Result<u64, Failure> {
         sys::cpu_ns_of(self.id()).map_err(|e| Failure::new("CPU time", e))
     }
@@ -237,8 +239,8 @@ impl Pair {
         Ok(self.server.cpu_ns()? + self.client.cpu_ns()?)
     }
 
-    /// Lets both end by themselves, so that they hand in what they have. The client closes first: its ports are the ones
-    /// that wait.
+    /// Lets both end by themselves, so that they hand in their pages. The client closes first: its
+    /// ports are the ones that wait.
     ///
     /// # Errors
     /// One does not end well.

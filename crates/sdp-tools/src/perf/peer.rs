@@ -1,8 +1,8 @@
 //! The two processes of a measurement: plain sockets of the standard library, nothing else.
 //!
-//! `sdp perf` starts this module for each pair twice, as server and as client, some pairs without and some
-//! with the library; what runs is the same code. The client is told over stdin when to run a round
-//! and answers with one JSON line; between rounds both processes sleep in the kernel.
+//! `sdp perf` starts this module for each pair twice, as server and as client, some pairs without
+//! and some with the library; the code is the same. The client gets the order for a round over
+//! stdin and answers with one JSON line; between rounds both processes sleep in the kernel.
 //!
 //! Buffers are written before they are sent and read after they arrive, as programs do: re-used,
 //! untouched buffers flatter every transport, and zero copy most of all.
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::stats::percentile;
 use crate::sys::{self, Epoll};
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -97,7 +97,7 @@ pub struct Order {
     pub nanos: u64,
 }
 
-/// What one round gave, one JSON line each.
+/// The result of one round, one JSON line each.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Round {
     /// Round trips, messages or connections.
@@ -127,10 +127,10 @@ const CALL_BATCH: u64 = 256;
 /// First byte on a connection that ends the server of [`Kind::Connect`].
 const QUIT: u8 = b'q';
 
-/// Runs one process until it is told to end.
+/// Runs one process until its orders end.
 ///
 /// # Errors
-/// A socket call failed, or what arrived is not what was sent.
+/// A socket call failed, or the bytes that arrived are not those that were sent.
 pub fn main(options: &Options) -> io::Result<()> {
     match options.side {
         Side::Server => serve(options),
@@ -229,7 +229,7 @@ fn at(options: &Options, port: u16) -> SocketAddr {
     at
 }
 
-/// The next connection of the one who is expected.
+/// The next connection of the expected client.
 fn expected(listener: &TcpListener, from: Option<IpAddr>) -> io::Result<TcpStream> {
     for _ in 0..MAX_STRANGERS {
         let (stream, who) = listener.accept()?;
@@ -461,8 +461,8 @@ const SMALL: usize = 1024;
 /// How many of them are sent between two looks.
 const SMALL_BATCH: u64 = 16;
 
-/// Messages one way for the time ordered, then the answer that all have been read; one thread per
-/// connection.
+/// Messages in one direction for the time ordered, then the answer that all have been read; one
+/// thread per connection.
 fn one_way(conns: &mut [Conn], options: &Options, order: Order) -> io::Result<(u64, u64)> {
     let one = |conn: &mut Conn| one_way_on(conn, options.size, Duration::from_nanos(order.nanos));
     let ops = match conns {

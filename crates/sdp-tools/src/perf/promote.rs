@@ -1,9 +1,10 @@
 //! `sdp perf promote`: the CPU time that getting a lane costs a connection, both ends together.
 //!
-//! Two pairs of processes with the library run the same short connections, one after the other: connect, a few
-//! small round trips, close. In one pair every connection begins its meeting at its first call, in the other
-//! the rules say TCP. Nobody spins, so that a round trip costs about the same on both lanes, and what is left
-//! as difference is the meeting: finding the other end, the segment, its pages, and taking it down again.
+//! Two pairs of processes with the library run the same short connections, one after the other:
+//! connect, a few small round trips, close. In one pair every connection begins its meeting at its
+//! first call, in the other the rules say TCP. No process spins, so that a round trip costs about
+//! the same on both lanes, and the remaining difference is the meeting: finding the other end, the
+//! segment, its pages, and taking it down again.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -62,7 +63,7 @@ pub struct Outcome {
     pub version: &'static str,
     pub tcp_us: Spread,
     pub sdp_us: Spread,
-    /// What the lane adds, of alternating rounds.
+    /// The time that the lane adds, of alternating rounds.
     pub added_us: Spread,
     /// Connection ends that had payload on SDP, of all of the pair that may.
     pub ends_on_sdp: (i64, i64),
@@ -80,7 +81,7 @@ pub struct PeerOptions {
     pub port: u16,
 }
 
-/// Runs one process until its stdin ends (client), or it is told to end (server).
+/// Runs one process until its stdin ends (client), or it is ordered to end (server).
 ///
 /// # Errors
 /// A socket call failed, or an order makes no sense.

@@ -1,11 +1,11 @@
-//! `sdp perf ready`: what one request costs a server that holds many other connections.
+//! `sdp perf ready`: the cost of one request to a server that holds many other connections.
 //!
-//! A server with one epoll set over N connections, a client that sends a request on one of them at a time,
-//! chosen at random, and waits for the answer. All pairs, of every N and of both transports, exist at the
-//! same time and their rounds alternate, so that N can be compared as fairly as the transports. The figure is
-//! the CPU time of the server process per request, as the scheduler counts it: what a client waits for
-//! includes a wake-up of itself, which is no concern of this test. How many ends were on the SDP lane
-//! is told by their counters.
+//! A server with one epoll set over N connections, a client that sends a request on one of them at
+//! a time, chosen at random, and waits for the answer. All pairs, of every N and of both
+//! transports, exist at the same time and their rounds alternate, so that N can be compared as
+//! fairly as the transports. The figure is the CPU time of the server process per request, as the
+//! scheduler counts it: a client's wait includes its own wake-up, which is no concern of this test.
+//! The ends' counters show how many of them were on the SDP lane.
 
 use std::fmt::Write as _;
 
@@ -67,8 +67,8 @@ pub struct Case {
     pub sdp_us: Spread,
     /// SDP's part of TCP's, of alternating rounds.
     pub ratio: Ratio,
-    /// What a request costs the server here, of what it costs with the fewest connections and the same
-    /// pause, of alternating rounds.
+    /// The cost of a request to the server here, as a part of its cost with the fewest connections
+    /// and the same pause, of alternating rounds.
     pub tcp_growth: Ratio,
     pub sdp_growth: Ratio,
 }
@@ -170,7 +170,7 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
     for round in 0..=options.rounds {
         for (g, gap) in options.gap_us.iter().enumerate() {
             for n in 0..numbers.len() {
-                // Who comes first changes, so that neither gains by the other's traces.
+                // The first transport changes, so that neither gains by the other's traces.
                 let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
                 let mut cell = [0.0; 2];
                 for which in order {

@@ -39,7 +39,7 @@ pub struct Options {
 /// Runs one process until its stdin ends.
 ///
 /// # Errors
-/// A socket call failed, an order makes no sense, or an answer is not what was sent.
+/// A socket call failed, an order makes no sense, or an answer is not the bytes that were sent.
 pub fn main(options: &Options) -> io::Result<()> {
     sys::raise_descriptor_limit();
     match options.side {

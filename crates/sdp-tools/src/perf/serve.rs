@@ -1,8 +1,9 @@
 //! `sdp perf serve`: the other machine of a measurement.
 //!
-//! Whoever reaches the port may have latency, stream and rate measured, one at a time ([`super::talk`]); nothing else is
-//! done for anybody. For each measurement two processes serve, one with the library and one without, at ports of their
-//! own and for the asking address only. What a measurement leaves behind is ended with it.
+//! Every host that reaches the port may have latency, stream and rate measured, one at a time
+//! ([`super::talk`]), and nothing else. For each measurement two processes serve, one with the
+//! library and one without, at ports of their own and for the asking address only. The processes of
+//! a measurement end with it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +24,7 @@ use crate::report::Report;
 use crate::run::Environment;
 use crate::sys::Ended;
 
-/// Longest silence of one who asks: a round of its is shorter.
+/// Longest silence of a client: a round of it is shorter.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
 /// Longest measurement.
 const MAX_SESSION: Duration = Duration::from_secs(2 * 3600);
@@ -60,7 +61,7 @@ fn listen(at: Option<&str>) -> Result<TcpListener, Failure> {
         .map_err(|e| Failure::new(format_args!("cannot listen at port {}", places[0].port()), e))
 }
 
-/// Serves until somebody ends it.
+/// Serves until the user ends it.
 ///
 /// # Errors
 /// The library is missing, or the port is taken.
@@ -110,7 +111,7 @@ fn refuse(stream: TcpStream, why: &str) {
     }
 }
 
-/// Those who serve.
+/// The serving processes.
 struct Serving {
     tcp: Process,
     sdp: Process,
@@ -141,7 +142,7 @@ impl Serving {
         Ok(Each { tcp: self.tcp.cpu_ns()?, sdp: self.sdp.cpu_ns()? })
     }
 
-    /// What was counted, once the other end's processes have ended and these with them.
+    /// The counts, once the other end's processes have ended and these with them.
     fn end(mut self) -> Counted {
         for process in [&mut self.tcp, &mut self.sdp] {
             process.ends_within(PATIENCE);
@@ -152,7 +153,7 @@ impl Serving {
     }
 }
 
-/// One who asks, from hello to end.
+/// A client, from hello to end.
 fn session(stream: TcpStream, env: &Environment) -> io::Result<()> {
     let canonical = |at: SocketAddr| match at.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), 0),

@@ -60,7 +60,7 @@ pub fn one(outcome: &Outcome) -> String {
     text
 }
 
-/// What is known of two machines.
+/// The facts about two machines.
 fn between(ends: &Ends) -> Vec<String> {
     let cpu =
         |name, of: &PerByte| format!("{name} {} here, {} there", figure(of.here), figure(of.there));
@@ -86,7 +86,7 @@ fn reasons(words: &BTreeMap<String, i64>) -> String {
     if words.is_empty() { "no reason counted".to_string() } else { words.join(", ") }
 }
 
-/// Which way the bytes of the SDP pair went.
+/// The lane of the bytes of the SDP pair.
 pub fn lane(outcome: &Outcome) -> String {
     let share = match outcome.sdp_share {
         Some(share) => format!("{:.2} % of the SDP pair's bytes went over SDP", share * 100.0),

@@ -82,8 +82,9 @@ impl Ratio {
         })
     }
 
-    /// The same where several pairs of processes of each kind took part. How these differ among themselves counts for the
-    /// interval: who takes part, and how often, is drawn anew for each resampling.
+    /// The same where several pairs of processes of each kind took part. The differences among
+    /// these count for the interval: the pairs that take part, and how often, are drawn anew for
+    /// each resampling.
     pub fn of_compared(all: &[Compared]) -> Self {
         let ratios: Vec<f64> = all.iter().map(|one| one.ratio).collect();
         let count =
@@ -186,7 +187,8 @@ mod tests {
     #[test]
     fn how_pairs_of_processes_differ_counts_for_the_interval() {
         let compared = |luck: &dyn Fn(usize) -> f64| {
-            // As 16 meet: not everybody everybody. Rounds of the same two differ by a hundredth.
+            // As 16 meet: not every pair meets every other. Rounds of the same two differ by a
+            // hundredth.
             let one = |n: usize| {
                 let (tcp, sdp) = (n % 16, (n + n / 16) % 16);
                 let noise = 1.0 + (n * 7 % 11) as f64 / 1000.0;

@@ -1,8 +1,9 @@
-//! What the two ends of a measurement between machines say to each other, beside what they measure.
+//! The messages of the two ends of a measurement between machines, beside the measured traffic.
 //!
-//! One plain TCP connection, lines of JSON: the end that asks says hello, what is to be measured, asks for CPU time and
-//! says when it has ended; the other one answers each line with one. Nothing else can be asked for. Both ends take the
-//! other for hostile: a line has a length and a time, numbers are checked by who uses them, words are made printable.
+//! One plain TCP connection, lines of JSON: the end that asks sends hello and the test that it
+//! wants, asks for CPU time and reports the end; the other one answers each line with one. Nothing
+//! else can be asked for. Both ends take the other for hostile: a line has a length and a time, the
+//! code that uses numbers checks them, words are made printable.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +19,7 @@ use crate::report::Report;
 
 /// The port of `sdp perf serve`, unless another one is named.
 pub const PORT: u16 = 7798;
-/// Version of what is said here, and of what the measuring processes do with each other.
+/// Version of these messages, and of those that the measuring processes exchange.
 pub const PROTOCOL: u32 = 1;
 /// How long a line may take that needs no work.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +33,7 @@ const MAX_CONNECTIONS: usize = 1000;
 const MAX_WORD: usize = 160;
 const MAX_WORDS: usize = 64;
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
@@ -40,13 +41,13 @@ pub enum Request {
     Hello(Hello),
     /// Once: start serving.
     Start(Wanted),
-    /// The CPU time of those who serve.
+    /// The CPU time of the serving processes.
     Cpu,
     /// The client's processes have ended.
     End,
 }
 
-/// What is answered.
+/// The answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
@@ -56,13 +57,13 @@ pub enum Answer {
     Ports(Each<u16>),
     /// ns.
     Cpu(Each<u64>),
-    /// What they counted.
+    /// Their counts.
     End(Counted),
     /// Why not.
     Refused(String),
 }
 
-/// Who speaks.
+/// The speaker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`].
@@ -87,7 +88,7 @@ pub struct Each<T> {
     pub sdp: T,
 }
 
-/// What is to be served.
+/// The test to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Wanted {
@@ -98,7 +99,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What a plan needs.
+    /// The needs of a plan.
     pub const fn of(plan: &Plan) -> Self {
         let Plan { kind, size, connections, epoll, .. } = *plan;
         Self { kind, size, connections, epoll }
@@ -120,7 +121,7 @@ impl Wanted {
     }
 }
 
-/// What the library counted at one end.
+/// The library's counts at one end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     /// Payload over SDP, both ways.
@@ -136,7 +137,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// What a report says.
+    /// The counts of a report.
     pub fn of(report: &Report) -> Self {
         let bytes = &report.bytes;
         Self {
