@@ -66,7 +66,11 @@ class Counted(Hosts):
         return {name: (after[name] - before[name]) / count for name in after}
 
     def calls(self, name):
-        """System calls between two rests of the program, for the rounds that count; the stand-in's own are left out."""
+        """System calls between two rests of the program, for the rounds that count."""
+        return self.parts(name, ROUNDS)
+
+    def parts(self, name, count):
+        """System calls between two rests of the program, for the last so many; the stand-in's own are left out."""
         lines = (self.path / f"{name}.strace").read_text().splitlines()
         program = next(line.split()[0] for line in reversed(lines) if "clock_nanosleep" in line)
         parts, now = [], Counter()
@@ -80,7 +84,7 @@ class Counted(Hosts):
                 now = Counter()
             else:
                 now[call] += 1
-        return parts[-ROUNDS:]
+        return parts[-count:]
 
 
 @pytest.fixture

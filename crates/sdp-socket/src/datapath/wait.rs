@@ -211,8 +211,9 @@ pub(crate) fn yield_to_sender() {
 }
 
 /// Sleeps until the carrier has `events`, another thread or the device rings, or `bound`
-/// nanoseconds have passed: for a connection to another host. `look`: whether there is something by
-/// now, asked when a thread that rings from here on finds a sleeper.
+/// nanoseconds have passed: for a connection to another host; and whether it was something else
+/// than the carrier. `look`: whether there is something by now, asked when a thread that rings from
+/// here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,
@@ -220,18 +221,22 @@ pub(crate) fn beside_queue_pair(
     until: Option<u64>,
     mark: Mark,
     look: impl FnOnce() -> bool,
-) -> Woken {
+) -> (Woken, bool) {
     let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell);
     if look() {
         wake_up(guard, doorbell, &wait_set);
-        return Woken::Look;
+        return (Woken::Look, true);
     }
     count(conn, Direction::Receive, Counter::Slept);
-    let woken = sleep(conn, guard, events, &wait_set, until, bound, mark);
+    let (woken, has_rung) = sleep_beside(conn, guard, events, wait_set.raw(), until, bound, mark);
+    if has_rung {
+        wait_set.clear();
+    }
     wake_up(guard, doorbell, &wait_set);
     match woken {
-        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => Woken::Look,
-        other => other,
+        Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => (Woken::Look, true),
+        // Without a set there is nothing that tells.
+        other => (other, has_rung || !wait_set.exists()),
     }
 }
 

@@ -23,9 +23,12 @@ use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::Reject;
 use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
 use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
-use sdp_sys::{section, sys, time::monotonic_ns};
+use sdp_sys::{kernel, section, sys, time::monotonic_ns};
 
-use super::pair::{self, PAIRS, Pair, Receiving, Sending};
+use super::{
+    pace::{self, REOPEN_NS, RETRY_MOST_NS, RETRY_NS, Shown, put_off},
+    pair::{self, PAIRS, Pair, Receiving, Sending},
+};
 use crate::{
     conn::{
         Conn, Stage, flag,
@@ -39,18 +42,11 @@ use crate::{
 /// Receive buffers promised to a connection at most. The device's are shared by all, and never promised twice: those
 /// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
 const PROMISE_MOST: u32 = 16;
-/// Between two requests to an end that is not there yet, at first and at most.
-const RETRY_NS: u64 = 5_000_000;
-const RETRY_MOST_NS: u64 = 60_000_000_000;
-/// After a device or a queue pair was lost, before another one is looked for, at first.
-const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks whether the turn is free.
 const LOCK_SLEEP_NS: i64 = 100_000;
 /// How often, and how long apart, a close looks whether the device has given back what was under way.
 const FLUSH_LOOKS: u32 = 10;
 const FLUSH_SLEEP_NS: i64 = 100_000;
-/// Requests before the distance grows.
-const EAGER_TRIES: u32 = 200;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
@@ -77,6 +73,8 @@ static FAST: AtomicU32 = AtomicU32::new(0);
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
 /// The completion queue tells its channel.
 static ARMED: AtomicBool = AtomicBool::new(false);
+/// The device is gone, and is closed when the program has read what lies in its buffers.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 struct Device {
     host: Host<VerbsFabric, PAIRS>,
@@ -329,10 +327,55 @@ pub(super) fn progress() {
     close_lost(&mut lock);
 }
 
+/// A sleep ended. `has_rung`: by something else than the carrier. Slow.
+pub(super) fn heard(has_rung: bool) {
+    if has_rung {
+        progress();
+    }
+}
+
+/// [`progress`], where a descriptor of the device or something else tells that there is something, or a look is due.
+/// At most one system call if not. Slow.
+pub(super) fn progress_if_ready() {
+    if is_open() && (pace::is_look_due(monotonic_ns()) || is_ready()) {
+        progress();
+    }
+}
+
+/// Whether the device has something to tell, or sleepers are not told.
+fn is_ready() -> bool {
+    let set = EVENTS.load(Ordering::Acquire);
+    if set < 0 || !strangers::has_device() || IS_LOST.load(Ordering::Relaxed) {
+        return true;
+    }
+    with_core(Core::is_due) == Some(true)
+        || kernel::epoll_wait(set, &mut [kernel::zeroed()], 0) != Ok(0)
+}
+
+/// A call on a connection that has no queue pair, or one that has not proven itself: a step, if it is time. Slow.
+pub(super) fn approach(conn: &Conn, number: u32, pair: &Pair, fd: i32) {
+    let has_none = !pair.shared.has_link() || pair.shared.is_link_dead();
+    let may_step = has_none && sharing::has_earned(conn);
+    if !may_step && !is_open() {
+        return;
+    }
+    let now = monotonic_ns();
+    if may_step && pace::is_step_due(pair, now) {
+        match conn.name(fd) {
+            Some(tuple) if sharing::is_sole_holder(conn) => attempt(number, pair, &tuple),
+            _ => pace::rest(pair, RETRY_NS),
+        }
+    } else if pace::is_look_due(now) {
+        progress();
+    }
+}
+
 fn step(lock: &mut DeviceLock) {
     rejoin(lock);
     let Some(device) = device(lock) else { return };
+    let mut has_some = false;
     while let Some(event) = device.host.progress() {
+        has_some = true;
         match event {
             Event::Requested { id, service, data } => {
                 if let Err(code) = answer(&mut device.host, &service, id, data.as_slice()) {
@@ -346,7 +389,7 @@ fn step(lock: &mut DeviceLock) {
                 };
                 // SAFETY: the turn is ours.
                 let attempt = unsafe { pair.attempt() };
-                attempt.is_out = false;
+                pair.is_out.store(false, Ordering::Relaxed);
                 let mut is_other_version = false;
                 let learnt = with_both(pair, |conn, receiving, sending| {
                     if !may_begin(conn) {
@@ -368,8 +411,7 @@ fn step(lock: &mut DeviceLock) {
                     Some(()) => begun(pair),
                     None => {
                         device.host.forget(number);
-                        put_off(attempt);
-                        put_off_for_version(pair, attempt, is_other_version);
+                        put_off_for(pair, attempt, true, is_other_version);
                     }
                 }
             }
@@ -377,15 +419,15 @@ fn step(lock: &mut DeviceLock) {
                 if let Some(pair) = pair::get(number) {
                     // SAFETY: the turn is ours.
                     let attempt = unsafe { pair.attempt() };
-                    put_off(attempt);
+                    let has_answered = reject != Reject::InvalidService;
                     let is_other_version = reject == Reject::Consumer(OTHER_VERSION);
-                    put_off_for_version(pair, attempt, is_other_version);
+                    put_off_for(pair, attempt, has_answered, is_other_version);
                 }
             }
             Event::Unreachable { number } => {
                 if let Some(pair) = pair::get(number) {
                     // SAFETY: the turn is ours.
-                    put_off(unsafe { pair.attempt() });
+                    put_off(pair, unsafe { pair.attempt() }, Shown::Nothing);
                 }
             }
             Event::Lost { number } => {
@@ -398,6 +440,7 @@ fn step(lock: &mut DeviceLock) {
             }
         }
     }
+    pace::has_looked(has_some);
 }
 
 /// Says of a connection that it stays on TCP because the two ends speak different versions.
@@ -407,31 +450,18 @@ fn note_version(pair: &Pair, is_other_version: bool) {
     }
 }
 
-/// The same where an attempt came to nothing for it: the next one is much later.
-fn put_off_for_version(pair: &Pair, attempt: &mut pair::Attempt, is_other_version: bool) {
-    note_version(pair, is_other_version);
-    if is_other_version {
-        attempt.next_ns = monotonic_ns() + RETRY_MOST_NS;
-    }
-}
-
-/// An attempt came to nothing: the next one later.
-fn put_off(attempt: &mut pair::Attempt) {
-    attempt.meeting.give_up();
-    attempt.is_out = false;
-    attempt.tries += 1;
-    let doubles = attempt.tries.saturating_sub(EAGER_TRIES).min(20);
-    attempt.next_ns = monotonic_ns() + (RETRY_NS << doubles).min(RETRY_MOST_NS);
-}
-
-/// A queue pair was lost. A road that carries requests and no messages would cost a time-out at each attempt: they become
-/// rare.
-fn put_off_after_loss(attempt: &mut pair::Attempt) {
-    let now = monotonic_ns();
-    let has_lasted = now.saturating_sub(attempt.met_ns) > RETRY_MOST_NS;
-    attempt.losses = if has_lasted { 0 } else { attempt.losses.saturating_add(1) };
-    let doubles = attempt.losses.saturating_sub(1).min(20);
-    attempt.next_ns = now + (REOPEN_NS << doubles).min(RETRY_MOST_NS);
+/// The same where an attempt came to nothing, perhaps for it: the next one later.
+fn put_off_for(pair: &Pair, attempt: &mut pair::Attempt, has_answered: bool, is_other: bool) {
+    note_version(pair, is_other);
+    put_off(
+        pair,
+        attempt,
+        match (has_answered, is_other) {
+            (_, true) => Shown::OtherVersion,
+            (true, false) => Shown::Library,
+            (false, false) => Shown::Nothing,
+        },
+    );
 }
 
 /// The device was removed: its driver may wait until nothing of it is in use here. Streams go on over TCP.
@@ -452,10 +482,11 @@ fn close_lost(lock: &mut DeviceLock) {
         }
         // SAFETY: the turn is ours.
         let attempt = unsafe { pair.attempt() };
-        if attempt.is_out {
-            put_off(attempt);
+        if pair.is_out.load(Ordering::Relaxed) {
+            put_off(pair, attempt, Shown::NotYet);
         }
     }
+    IS_LOST.store(is_used, Ordering::Relaxed);
     if is_used {
         return; // messages that the program has not read lie in its buffers
     }
@@ -605,7 +636,8 @@ fn begun(pair: &Pair) {
         });
     });
     // SAFETY: the turn is the caller's.
-    unsafe { pair.attempt() }.met_ns = monotonic_ns();
+    let attempt = unsafe { pair.attempt() };
+    (attempt.met_ns, attempt.tries) = (monotonic_ns(), 0);
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
     doorbell::signal_self(conn.index());
@@ -644,12 +676,12 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
         drop(halves);
         host.forget(number);
         // SAFETY: the caller has the turn.
-        put_off_after_loss(unsafe { pair.attempt() });
+        pace::put_off_after_loss(pair, unsafe { pair.attempt() });
     }
 }
 
-/// Takes a step towards a queue pair for the connection, if it is time. Slow.
-pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role: Role) {
+/// Takes a step towards a queue pair for the connection. Slow.
+fn attempt(number: u32, pair: &Pair, tuple: &Tuple) {
     if !may_be_slow() || refusal().is_some() {
         return;
     }
@@ -659,45 +691,57 @@ pub(super) fn attempt(conn: &Conn, number: u32, pair: &Pair, tuple: &Tuple, role
     }
     step(&mut lock);
     close_lost(&mut lock);
-    let Some(device) = device(&mut lock) else { return };
+    let Some(device) = device(&mut lock) else { return pace::rest(pair, RETRY_NS) };
     if device.own.bytes() != tuple.local.bytes() {
-        return; // another interface: one device in a process for now
+        return pace::rest(pair, REOPEN_NS); // another interface: one device in a process for now
     }
     if pair.shared.is_link_dead() {
         bury(&mut device.host, number, pair);
     }
+    // What is left of it has to be read first.
+    if pair.shared.has_link() {
+        return pace::rest(pair, RETRY_NS);
+    }
+    if !pace::is_step_due(pair, monotonic_ns()) {
+        return;
+    }
     // SAFETY: the turn is ours.
     let attempt = unsafe { pair.attempt() };
-    if attempt.is_out || pair.shared.has_link() || conn.has(flag::FALLBACK) {
-        return;
+    let has_begun = match device.host.fabric().promise() {
+        Some(promise) => begin_attempt(&mut device.host, number, pair, tuple, promise),
+        None => false,
+    };
+    pair.is_out.store(has_begun, Ordering::Relaxed);
+    if has_begun {
+        pace::has_looked(true);
+    } else {
+        put_off(pair, attempt, Shown::NotYet);
     }
-    if attempt.next_ns > monotonic_ns() {
-        return;
+}
+
+/// Asks for a queue pair, or listens for who asks. False: that was not possible.
+fn begin_attempt(
+    host: &mut Host<VerbsFabric, PAIRS>,
+    number: u32,
+    pair: &Pair,
+    tuple: &Tuple,
+    promise: u32,
+) -> bool {
+    // SAFETY: the turn is the caller's.
+    let attempt = unsafe { pair.attempt() };
+    let role = attempt.meeting.role();
+    if role == Role::Connector {
+        return host.listen(number, address(&tuple.local, tuple.interface)).is_ok();
     }
-    let Some(promise) = device.host.fabric().promise() else { return put_off(attempt) };
-    match role {
-        Role::Connector => {
-            let at = address(&tuple.local, tuple.interface);
-            match device.host.listen(number, at) {
-                Ok(()) => attempt.is_out = true,
-                Err(_) => put_off(attempt),
-            }
+    let request = with_both(pair, |_, receiving, sending| {
+        if !may_meet(pair, receiving, sending) {
+            return None;
         }
-        Role::Acceptor => {
-            let request = with_both(pair, |_, receiving, sending| {
-                if !may_meet(pair, receiving, sending) {
-                    return None;
-                }
-                let identity = pair::identity(role, tuple, receiving, sending);
-                attempt.meeting.ask(&identity, &local(promise), nonce()?).ok()
-            });
-            let Some(request) = request else { return put_off(attempt) };
-            match device.host.ask(number, address(&tuple.remote, tuple.interface), request) {
-                Ok(()) => attempt.is_out = true,
-                Err(_) => put_off(attempt),
-            }
-        }
-    }
+        let identity = pair::identity(role, tuple, receiving, sending);
+        attempt.meeting.ask(&identity, &local(promise), nonce()?).ok()
+    });
+    let at = address(&tuple.remote, tuple.interface);
+    request.is_some_and(|request| host.ask(number, at, request).is_ok())
 }
 
 /// The turn, when others have had it: their steps are short.
@@ -722,9 +766,8 @@ pub(super) fn cut(number: u32, pair: &Pair) {
         device.host.forget(number);
     }
     // SAFETY: the turn is ours.
-    let attempt = unsafe { pair.attempt() };
-    attempt.meeting.give_up();
-    (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
+    unsafe { pair.attempt() }.meeting.give_up();
+    pair.attempt_no_more();
 }
 
 /// What a connection that is plain had of the device goes, with what nobody here reads any more. Slow.

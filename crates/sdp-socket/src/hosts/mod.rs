@@ -31,7 +31,6 @@ use crate::{
         self, Conn, ConnGuard, Half, Stage, carrier, flag,
         iovec::{Buffers, Landing},
         publish,
-        sharing::{has_earned, is_sole_holder},
     },
     datapath::{receive::Wish, send::raise_pipe, wait},
     process,
@@ -44,6 +43,7 @@ mod device;
 mod forked;
 mod leaving;
 mod look;
+mod pace;
 mod pair;
 mod reach;
 mod reader;
@@ -232,10 +232,12 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             device::drain();
             matches!(blocked, Wait::Credit { .. }) && gather(conn)
         };
-        match wait::beside_queue_pair(conn, guard, sleep, until, mark, has_credit) {
+        let (woken, has_rung) =
+            wait::beside_queue_pair(conn, guard, sleep, until, mark, has_credit);
+        match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {
-                device::progress();
+                device::heard(has_rung);
                 gather(conn);
                 if blocked == Wait::Return {
                     look(conn);
@@ -487,14 +489,15 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             has_messages(conn) || watch::must_stay_awake(conn, pair)
         };
         let asleep = monotonic_ns();
-        let woken = wait::beside_queue_pair(conn, guard, (events, bound), until, mark, look);
+        let (woken, has_rung) =
+            wait::beside_queue_pair(conn, guard, (events, bound), until, mark, look);
         pair.watch.wake();
         drop(early);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && got > 0 => return Ok(got),
             wait::Woken::Look => {
                 learn_from_sleep(conn, monotonic_ns() - asleep);
-                device::progress();
+                device::heard(has_rung);
             }
             wait::Woken::TimedOut => return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) },
             wait::Woken::Interrupted => return if got > 0 { Ok(got) } else { Err(Errno::EINTR) },
@@ -602,7 +605,7 @@ fn receive_once(
 /// Takes what has arrived off the queue pair; whether a sender may find credit now.
 fn gather(conn: &Conn) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return false };
-    if pair.is_plain() {
+    if pair.is_plain() || !is_guarded(conn) {
         return false;
     }
     let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
@@ -635,14 +638,12 @@ fn look_around(conn: &Conn) -> Option<u64> {
         let_go(conn, reason);
         return None;
     }
-    if (!pair.shared.has_link() || pair.shared.is_link_dead())
-        && has_earned(conn)
-        && let Some(tuple) = conn.name(fd)
-        && is_sole_holder(conn)
-    {
-        device::attempt(conn, number, pair, &tuple, role(conn));
-    } else if !pair.shared.is_up() || !crate::wake::strangers::has_device() {
-        device::progress();
+    if !pair.shared.is_up() || pair.shared.is_link_dead() || !crate::wake::strangers::has_device() {
+        device::approach(conn, number, pair, fd);
+    }
+    // What has not met owes nothing.
+    if !is_guarded(conn) {
+        return None;
     }
     tend(conn, pair)
 }
@@ -697,7 +698,7 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     if !IN_USE.load(Ordering::Relaxed) || !device::may_be_slow() {
         return None;
     }
-    device::progress();
+    device::progress_if_ready();
     let mut next: Option<u64> = None;
     for (_, pair) in pair::all() {
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };

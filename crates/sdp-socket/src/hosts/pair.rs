@@ -71,14 +71,12 @@ pub(super) struct Sending {
 pub(super) struct Attempt {
     /// How far this one is.
     pub(super) meeting: Meeting,
-    /// When the next may begin, in nanoseconds, and how many there were.
-    pub(super) next_ns: u64,
+    /// How many came to nothing since the last meeting, and whether the other end's library answered one.
     pub(super) tries: u32,
+    pub(super) has_answered: bool,
     /// When the ends met last, in nanoseconds, and how many queue pairs have been lost soon after that, one after the other.
     pub(super) met_ns: u64,
     pub(super) losses: u32,
-    /// A request is under way, or a listener waits for one.
-    pub(super) is_out: bool,
 }
 
 /// One connection to another host.
@@ -88,6 +86,10 @@ pub(super) struct Pair {
     locks: [AtomicU32; 2],
     /// What the halves tell each other.
     pub(super) shared: Shared,
+    /// When the next attempt to meet may begin, in nanoseconds ([`super::pace`]).
+    pub(super) next_ns: AtomicU64,
+    /// A request is under way, or a listener waits for one. Changed under the device's lock.
+    pub(super) is_out: AtomicBool,
     /// Place of the queue pair in the fabric + 1; 0 none.
     pub(super) endpoint: AtomicU32,
     /// Messages that had arrived when somebody was told last.
@@ -188,11 +190,10 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt {
             meeting: Meeting::new(role),
-            next_ns: 0,
             tries: 0,
+            has_answered: false,
             met_ns: 0,
             losses: 0,
-            is_out: false,
         };
         // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
         // never was.
@@ -202,6 +203,8 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             pair.attempt.get().write(attempt);
             (&raw const pair.shared).cast_mut().write(Shared::new());
         }
+        pair.next_ns.store(0, Ordering::Relaxed);
+        pair.is_out.store(false, Ordering::Relaxed);
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.told.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
@@ -392,14 +395,13 @@ impl Pair {
     /// No other thread uses the place.
     pub(super) unsafe fn become_copy(&self) {
         // SAFETY: the caller's.
-        let (receiving, sending, attempt) = unsafe {
-            (&mut *self.receiving.get(), &mut *self.sending.get(), &mut *self.attempt.get())
-        };
+        let (receiving, sending) =
+            unsafe { (&mut *self.receiving.get(), &mut *self.sending.get()) };
         if let Some(rx) = receiving.rx.take() {
             receiving.copied = Some(ManuallyDrop::new(rx));
         }
         forget(sending.tx.take());
-        (attempt.is_out, attempt.next_ns) = (false, u64::MAX);
+        self.attempt_no_more();
         self.endpoint.store(0, Ordering::Relaxed);
         self.is_new.store(false, Ordering::Relaxed);
         let fork = self.fork.load(Ordering::Relaxed);
@@ -458,6 +460,12 @@ impl Pair {
     pub(super) unsafe fn attempt(&self) -> &mut Attempt {
         // SAFETY: the caller's.
         unsafe { &mut *self.attempt.get() }
+    }
+
+    /// No attempt is under way, and none begins any more.
+    pub(super) fn attempt_no_more(&self) {
+        self.next_ns.store(u64::MAX, Ordering::Relaxed);
+        self.is_out.store(false, Ordering::Relaxed);
     }
 
     /// Slot of the connection.

@@ -1,0 +1,125 @@
+//! When the next step towards a queue pair is due. A call asks here before it takes the turn of the device: before its
+//! time it costs some loads and a look at the clock.
+//!
+//! Threads that sleep are woken for what the connection manager has to tell. For a program that never sleeps calls look,
+//! at distances that grow while nothing comes ([`is_look_due`]).
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use sdp_sys::time::monotonic_ns;
+
+use super::pair::{Attempt, Pair};
+
+/// Between two attempts, at first; and at most, where nothing shows that the other end has the library.
+pub(super) const RETRY_NS: u64 = 5_000_000;
+pub(super) const RETRY_MOST_NS: u64 = 60_000_000_000;
+/// At most, where the other end has answered: it has the library, and comes when it has earned it. Or where nobody was
+/// asked.
+const SOON_MOST_NS: u64 = 1_000_000_000;
+/// Attempts before the distance grows.
+const EAGER_TRIES: u32 = 6;
+/// After a device or a queue pair was lost, before another one is looked for, at first.
+pub(super) const REOPEN_NS: u64 = 1_000_000_000;
+/// Between two looks of calls, after one that found something, and at most.
+const LOOK_NS: u64 = 20_000;
+const LOOK_MOST_NS: u64 = 100_000_000;
+
+/// When a call is to look next, in nanoseconds, and how long after the look before. Hints: threads may race.
+static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
+static DISTANCE_NS: AtomicU64 = AtomicU64::new(LOOK_NS);
+
+/// What an attempt that came to nothing has shown of the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Nothing: nobody was there.
+    Nothing,
+    /// Nothing: it was not asked, since this end could not.
+    NotYet,
+    /// It has the library, which refused.
+    Library,
+    /// It has another version of the library.
+    OtherVersion,
+}
+
+/// Whether a call is to look at what the connection manager has to tell.
+#[inline]
+pub(super) fn is_look_due(now: u64) -> bool {
+    now >= NEXT_LOOK_NS.load(Ordering::Relaxed)
+}
+
+/// Somebody has looked; `found`: there was something, or there is about to be.
+pub(super) fn has_looked(found: bool) {
+    let distance = match found {
+        true => LOOK_NS,
+        false => (DISTANCE_NS.load(Ordering::Relaxed) * 2).min(LOOK_MOST_NS),
+    };
+    DISTANCE_NS.store(distance, Ordering::Relaxed);
+    NEXT_LOOK_NS.store(monotonic_ns() + distance, Ordering::Relaxed);
+}
+
+/// Whether the connection is to take a step towards a queue pair of its own. Loads.
+#[inline]
+pub(super) fn is_step_due(pair: &Pair, now: u64) -> bool {
+    (!pair.is_out.load(Ordering::Relaxed) || pair.shared.is_link_dead())
+        && now >= pair.next_ns.load(Ordering::Relaxed)
+}
+
+/// No step for so long.
+pub(super) fn rest(pair: &Pair, ns: u64) {
+    pair.next_ns.store(monotonic_ns() + ns, Ordering::Relaxed);
+}
+
+/// An attempt came to nothing: the next one later. `attempt` is the pair's.
+pub(super) fn put_off(pair: &Pair, attempt: &mut Attempt, shown: Shown) {
+    attempt.meeting.give_up();
+    pair.is_out.store(false, Ordering::Relaxed);
+    attempt.tries = attempt.tries.saturating_add(1);
+    attempt.has_answered |= shown == Shown::Library;
+    let is_soon = attempt.has_answered || shown == Shown::NotYet;
+    rest(
+        pair,
+        match shown {
+            Shown::OtherVersion => RETRY_MOST_NS,
+            _ => distance(attempt.tries, is_soon),
+        },
+    );
+}
+
+/// To the next attempt, when so many have come to nothing.
+fn distance(tries: u32, is_soon: bool) -> u64 {
+    let doubles = tries.saturating_sub(EAGER_TRIES).min(20);
+    let most = if is_soon { SOON_MOST_NS } else { RETRY_MOST_NS };
+    (RETRY_NS << doubles).min(most)
+}
+
+/// A queue pair was lost. A road that carries requests and no messages would cost a time-out at each attempt: they become
+/// rare.
+pub(super) fn put_off_after_loss(pair: &Pair, attempt: &mut Attempt) {
+    let has_lasted = monotonic_ns().saturating_sub(attempt.met_ns) > RETRY_MOST_NS;
+    attempt.losses = if has_lasted { 0 } else { attempt.losses.saturating_add(1) };
+    // The road is gone; whether the other end still has one is to be seen.
+    (attempt.tries, attempt.has_answered) = (0, false);
+    let doubles = attempt.losses.saturating_sub(1).min(20);
+    rest(pair, (REOPEN_NS << doubles).min(RETRY_MOST_NS));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rare_where_nobody_is() {
+        let in_an_hour = |is_soon| {
+            let mut at = 0;
+            (1u32..).take_while(move |tries| {
+                at += distance(*tries, is_soon);
+                at < 60 * RETRY_MOST_NS
+            })
+        };
+        let nobody = in_an_hour(false).count() as u32;
+        assert!((EAGER_TRIES..EAGER_TRIES + 15 + 60).contains(&nobody), "{nobody}");
+        // Who comes late is met soon.
+        assert!(in_an_hour(true).count() as u64 > 3500);
+        assert!((1..10_000).all(|tries| distance(tries, true) <= SOON_MOST_NS));
+    }
+}

@@ -1,0 +1,109 @@
+"""A connection to another host whose other end has no library: its calls cost what they cost without the library, but for a
+few attempts to meet that come at growing distances, and a look now and then at what the connection manager has to tell.
+
+Counted by strace and by the stand-in for RDMA devices (`test_verbs.py`); times decide nothing. How many looks and attempts
+there may be depends on how long a run took, not on how many calls were made.
+"""
+
+import json
+import math
+import os
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+
+from .harness import SDP
+from .test_verbs import ADDRESSES, LIBRARY, LIMIT_S, PORT, built, pytestmark
+from .test_verbs_counts import Counted
+
+__all__ = ["built", "pytestmark"]
+ROUNDS, NAP_US = 2000, 300
+# Attempts 5 ms apart before their distance doubles, and the distance that looks come to while there is nothing.
+EAGER, FIRST_S, LOOK_S = 6, 0.005, 0.1
+# An attempt is some ten events, and about as many looks until their distance has grown again.
+EACH = 24
+ATTEMPTS = {"ask": "Listen", "serve": "ResolveAddress"}
+END = {"ask": "client", "serve": "server"}
+
+
+class Lonely(Counted):
+    """One end has the library, and is traced; the other is plain."""
+
+    end = "ask"
+
+    def start(self, number, name, *words, fail=()):
+        environment = {**os.environ, "COUNTED_NAP_US": str(self.nap_us)}
+        if words[0] == self.end:
+            return super().start(number, name, *words, fail=fail)
+        process = subprocess.Popen(self.inside(number, self.program, *words), env=environment, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.started.append(process)
+        return process
+
+    def measure(self, end, fabrics, nap_us=NAP_US):
+        """System calls of the rounds that count, what the stand-in counted meanwhile, the report, and how long all took."""
+        self.end, self.nap_us = end, nap_us
+        settings = (f"fabrics={fabrics}",)
+        begun = time.monotonic()
+        server = self.start(0, "server", "serve", ADDRESSES[0], PORT, fail=settings)
+        self.listens()
+        client = self.start(1, "client", "ask", ADDRESSES[0], PORT, "requests", 300, ROUNDS, 64, fail=settings)
+        seen = []
+        for word in ("ready", "done"):
+            assert client.stdout.readline().strip() == word
+            seen.append(Counter(json.loads(self.network("totals"))))
+            client.stdin.write("\n")
+            client.stdin.flush()
+        assert client.wait(LIMIT_S) == server.wait(LIMIT_S) == 0
+        took = time.monotonic() - begun
+        report = json.loads((self.path / f"{END[end]}.json").read_text())
+        assert report["bytes"]["sdp_sent"] == report["bytes"]["sdp_received"] == 0, report
+        return seen, report, took
+
+    def system_calls(self, end):
+        # Before the first rest are the rounds that do not count.
+        return sum(self.parts(END[end], ROUNDS - 1), Counter())
+
+
+@pytest.fixture
+def hosts():
+    hosts = Lonely()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def most_attempts(took):
+    return EAGER + 3 + math.log2(max(1, took / FIRST_S))
+
+
+def most_looks(took):
+    looks = most_attempts(took) * EACH + 2 * took / LOOK_S
+    assert looks < ROUNDS / 2, took
+    return looks
+
+
+@pytest.mark.parametrize("end", ATTEMPTS)
+def test_calls_cost_what_they_cost_without_the_library(hosts, end):
+    """What is asked for is there: no call sleeps. The device is open, and none of the calls asks it."""
+    hosts.measure(end, "shm")
+    without = hosts.system_calls(end)
+    (before, after), _, took = hosts.measure(end, "shm,verbs")
+    assert before["OpenDevice"] >= 1 and before[ATTEMPTS[end]] >= 1, before
+    beside = hosts.system_calls(end) - without
+    meanwhile = after - before
+    assert after[ATTEMPTS[end]] <= most_attempts(took), (after, took)
+    assert meanwhile["GetEvent"] <= most_looks(took), (meanwhile, took)
+    # What came late was slept for, with five system calls.
+    late = beside["ppoll"]
+    assert late <= ROUNDS / 4 and beside.total() <= 5 * late + most_looks(took), beside
+
+
+@pytest.mark.parametrize("end", ATTEMPTS)
+def test_sleeps_ask_the_device_only_when_it_rings(hosts, end):
+    (before, after), report, took = hosts.measure(end, "shm,verbs", nap_us=0)
+    assert report["waits"]["slept"] > 0, report
+    assert (after - before)["GetEvent"] <= most_looks(took), (before, after, took)
