@@ -173,9 +173,9 @@ def test_a_signal_ends_a_relay(hosts, monkeypatch, how):
     assert said == ["all", "ConnectionResetError"], (said, err)
 
 
-@pytest.mark.parametrize("words", ["", "reaper=1"], ids=["plain", "reaper"])
+@pytest.mark.parametrize("words", ["", "reaper=1", "thread=1 kept=50"], ids=["plain", "reaper", "thread"])
 def test_a_relay_is_nobodys_child(hosts, monkeypatch, words):
-    """Who waits for children finds none, also where orphans come to it."""
+    """Who waits for children finds none, also where orphans come to it; and a relay needs not more than its maker's stack."""
     ends = Ends(hosts, monkeypatch, "pass", "silent", f"take={UNREAD}", words)
     ends.hands_over()
     ends.relay()

@@ -9,7 +9,7 @@
 
 SCRATCH/go-NAME: whoever waits for it goes on. WORDS of the environment: kept (so many MiB of memory that the server has),
 reaper (orphans come to the server), flood (the server sends until nothing is taken), first (the server reads so many bytes,
-when it is told to, before it hands over).
+when it is told to, before it hands over), thread (another thread hands over).
 """
 
 import array
@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -119,7 +120,13 @@ def serve(port, at, how, scratch):
         count = int(WORDS["first"])
         assert len(take(sock, count)) == count
     wait_outside(scratch, "hand")
-    (become if how == "exec" else pass_on)(sock, scratch)
+    hand_over = become if how == "exec" else pass_on
+    if "thread" in WORDS:
+        thread = threading.Thread(target=hand_over, args=(sock, scratch))
+        thread.start()
+        thread.join()
+    else:
+        hand_over(sock, scratch)
 
 
 def receive(fd, scratch):

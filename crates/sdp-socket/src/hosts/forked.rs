@@ -141,7 +141,9 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
 
 /// Hands the stream back to TCP for all processes that have the connection.
 fn leave_for_all(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool {
-    let leave = |fd| leaving::leave(conn, pair, fd, Reason::Shared, false) == leaving::Handed::Back;
+    let leave = |fd| {
+        leaving::hand_back_ours(conn, pair, fd, Reason::Shared, false) == leaving::Handed::Back
+    };
     let is_out = fd.is_some_and(leave);
     set(row, if is_out { PLAIN } else { LOST });
     is_out

@@ -65,7 +65,7 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool)
         return Handed::Back;
     }
     publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Verbs));
-    let handed = leave(conn, pair, fd, reason, may_relay);
+    let handed = hand_back_ours(conn, pair, fd, reason, may_relay);
     if handed != Handed::Unanswered {
         forked::tell(conn, pair, handed == Handed::Back);
     }
@@ -114,7 +114,7 @@ fn ask(conn: &Conn, fd: c_int) {
         || !forked::claim(conn, pair, Use::Ask)
         || pair.is_plain()
         || !may_leave(conn, pair)
-        || begin(conn, pair) != Some(true)
+        || mark_leaving(conn, pair) != Some(true)
     {
         return;
     }
@@ -123,7 +123,7 @@ fn ask(conn: &Conn, fd: c_int) {
     } else if lose_link(conn, pair).is_none() {
         return;
     }
-    let _ = step(conn, pair, fd);
+    let _ = continue_leaving(conn, pair, fd);
 }
 
 /// Those are asked that could not be before.
@@ -153,7 +153,7 @@ fn lose_link(conn: &Conn, pair: &Pair) -> Option<()> {
 }
 
 /// From here on a fork leaves it as it is: under a lock. False: there was a fork since it was claimed.
-fn begin(conn: &Conn, pair: &Pair) -> Option<bool> {
+fn mark_leaving(conn: &Conn, pair: &Pair) -> Option<bool> {
     pair.receiving(conn, |_| {
         let is_ours = pair.is_claimed();
         pair.is_leaving.store(is_ours, Ordering::Release);
@@ -162,7 +162,7 @@ fn begin(conn: &Conn, pair: &Pair) -> Option<bool> {
 }
 
 /// [`hand_back`] of a guarded stream that is this process's to hand.
-pub(super) fn leave(
+pub(super) fn hand_back_ours(
     conn: &Conn,
     pair: &Pair,
     fd: c_int,
@@ -175,7 +175,7 @@ pub(super) fn leave(
     };
     let end = asked + if may_relay { RELAY_NS } else { LEAVE_NS };
     loop {
-        match begin(conn, pair) {
+        match mark_leaving(conn, pair) {
             Some(true) => break,
             // There was a fork since it was claimed. Not as a call, which would hand it back.
             Some(false) if forked::claim(conn, pair, Use::Look) => {}
@@ -219,12 +219,12 @@ pub(super) fn leave(
     {
         device::drop_link(number, pair);
     }
-    left(conn, reason);
+    note_plain(conn, reason);
     Handed::Back
 }
 
 /// Its stream is plain from here on.
-pub(crate) fn left(conn: &Conn, reason: Reason) {
+pub(crate) fn note_plain(conn: &Conn, reason: Reason) {
     conn.note_reason(reason);
     for direction in [Direction::Send, Direction::Receive] {
         publish::half_demoted(conn, direction, reason);
@@ -256,7 +256,7 @@ fn may_leave(conn: &Conn, pair: &Pair) -> bool {
 }
 
 /// The next steps out of the guard, as far as they go now. `None`: it is not this connection's any more.
-fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveError>> {
+fn continue_leaving(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveError>> {
     pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
         pair.sending(conn, |Sending { outbound, .. }, ring| {
             if pair.is_plain() {
@@ -277,8 +277,9 @@ fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveErro
 
 /// LEAVE, until both halves are raw.
 fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
+    let mut was_ready = false;
     loop {
-        match step(conn, pair, fd) {
+        match continue_leaving(conn, pair, fd) {
             Some(Ok(Leaving::Done)) => {
                 pair.become_plain();
                 return Handed::Back;
@@ -290,7 +291,12 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
                     Wait::Segments | Wait::Credit { .. } => 0,
                 };
                 ask_others();
-                let _ = fd::poll_one(fd, events, Some(LEAVE_SLEEP_NS as i64));
+                // Of a marker a part may be there, which poll would tell again and again.
+                if was_ready {
+                    time::sleep(LEAVE_SLEEP_NS as i64);
+                } else {
+                    was_ready = fd::poll_one(fd, events, Some(LEAVE_SLEEP_NS as i64)) != Ok(0);
+                }
             }
             // The end of the stream, or more than can go back: a relay has room for it, and finds out.
             Some(
@@ -329,7 +335,7 @@ pub(super) fn is_held(conn: &Conn, pair: &Pair) -> bool {
 
 /// The peer leaves: what that asks of the sending half is written as far as the kernel takes it.
 #[cold]
-pub(super) fn answer(conn: &Conn, pair: &Pair) {
+pub(super) fn answer_leave(conn: &Conn, pair: &Pair) {
     let Some(fd) = conn::number_of(conn) else { return };
     pair.try_sending(conn, |Sending { outbound, .. }, ring| {
         let is_due = |half: &&mut Outbound| half.is_due(&pair.shared) && !pair.is_plain();

@@ -11,7 +11,7 @@ use super::{
     carrier_io::Socket,
     device,
     forked::{Use, claim},
-    leaving::{answer, take_return},
+    leaving::{answer_leave, take_return},
     pair::{self, Pair, Receiving},
 };
 use crate::{
@@ -87,7 +87,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     });
     if pair.shared.peer_leaves() {
         // Who looks may be about to sleep, and the peer waits for RAW, or for what it gave back.
-        answer(conn, pair);
+        answer_leave(conn, pair);
     }
     // The place may have gone meanwhile.
     if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }

@@ -53,7 +53,7 @@ mod watch;
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 use forked::{Use, claim};
-pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, left};
+pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_plain};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};

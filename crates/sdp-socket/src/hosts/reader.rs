@@ -41,7 +41,7 @@ pub(crate) struct Reader<'a> {
     fd: c_int,
 }
 
-/// What [`Reader::tend`] has found.
+/// What [`Reader::write_owed`] has found.
 pub(crate) enum Next {
     /// No marker comes any more: the carrier is the kernel's stream.
     Plain,
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
     }
 
     /// In the copy, once, before anything else.
-    pub(crate) fn begin(&mut self, fd: c_int) {
+    pub(crate) fn begin_as_copy(&mut self, fd: c_int) {
         self.pair.unlock_both();
         self.fd = fd;
     }
@@ -166,8 +166,8 @@ impl<'a> Reader<'a> {
     }
 
     /// After each of these calls: what is owed to the other end is written. `None`: the connection is to be reset.
-    pub(crate) fn tend(&self) -> Option<Next> {
-        let tended = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
+    pub(crate) fn write_owed(&self) -> Option<Next> {
+        let written = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
             self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
                 let mut socket = Socket::new(self.conn, self.fd);
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
                 Some((leaving, outbound.may_end()))
             })
         });
-        let (leaving, may_end) = tended.flatten().flatten()?;
+        let (leaving, may_end) = written.flatten().flatten()?;
         // Then the carrier counts as writable when the kernel has sent everything. 0: as for every socket.
         if matches!(leaving, Leaving::Waits(Wait::Segments) | Leaving::Done) {
             let lowat = c_int::from(leaving != Leaving::Done);

@@ -131,7 +131,7 @@ pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     });
     let is_started = child.is_some_and(Child::goes_on);
     if is_started {
-        hosts::left(conn, Reason::HandoverStuck);
+        hosts::note_plain(conn, Reason::HandoverStuck);
         put_everywhere(conn, &ours);
     } else {
         reset(conn);
@@ -398,8 +398,8 @@ impl Child {
     /// Whether the relay is there.
     fn goes_on(self) -> bool {
         if self.is_relay {
-            let turn = NEXT_CHILD.fetch_add(1, Ordering::Relaxed) as usize % CHILDREN.len();
-            if let Some(child) = CHILDREN.get(turn) {
+            let place = NEXT_CHILD.fetch_add(1, Ordering::Relaxed) as usize % CHILDREN.len();
+            if let Some(child) = CHILDREN.get(place) {
                 child.store(self.pid, Ordering::Relaxed);
             }
             return true;
@@ -539,17 +539,22 @@ impl<'a> Flow<'a> {
     }
 
     /// Moves what can be moved now; whether something has. `from` and `to`: which of both ends is guarded.
-    fn step(&mut self, from: Option<&Reader<'_>>, to: Option<&Reader<'_>>, may_end: bool) -> bool {
+    fn move_bytes(
+        &mut self,
+        from: Option<&Reader<'_>>,
+        to: Option<&Reader<'_>>,
+        may_end: bool,
+    ) -> bool {
         if self.is_done || self.is_broken {
             return false;
         }
-        let moved = self.try_step(from, to, may_end);
+        let moved = self.try_to_move(from, to, may_end);
         self.is_broken = moved.is_err();
         moved.unwrap_or(false)
     }
 
     /// An error: it is broken.
-    fn try_step(
+    fn try_to_move(
         &mut self,
         from: Option<&Reader<'_>>,
         to: Option<&Reader<'_>>,
@@ -607,7 +612,7 @@ fn pump_when_told(fds: [c_int; 3], unread: &Heap, buffers: &mut Buffers) {
 /// That of [`guarded`].
 fn pump_guarded(fds: [c_int; 2], unread: &[u8], buffers: &mut Buffers, mut reader: Reader<'_>) {
     let Ok([carrier, other]) = keep_only(fds) else { exit(1) };
-    reader.begin(carrier);
+    reader.begin_as_copy(carrier);
     pump_until_both_end(carrier, other, unread, buffers, Some(reader));
 }
 
@@ -628,7 +633,7 @@ fn pump_until_both_end(
     let mut is_over = [false; 2];
     while !(inward.is_done && outward.is_done) {
         let mut owed = 0;
-        match guard.as_ref().map(Reader::tend) {
+        match guard.as_ref().map(Reader::write_owed) {
             None => {}
             Some(Some(Next::Plain)) => (guard, may_end) = (None, true),
             Some(Some(Next::Guarded { may_end: may, events })) => {
@@ -665,10 +670,12 @@ fn pump_until_both_end(
             *is_over |= poll.revents & libc::POLLHUP != 0;
         }
         let guard = guard.as_ref();
-        has_moved = inward.step(guard, None, true);
-        has_moved |= outward.step(None, guard, may_end);
+        has_moved = inward.move_bytes(guard, None, true);
+        has_moved |= outward.move_bytes(None, guard, may_end);
         let [is_carrier_over, is_other_over] = is_over;
-        let brings_nothing = inward.is_broken || !has_moved && (is_other_over || is_failing);
+        // Whose program has ended its stream and gone still has that to say.
+        let is_gone = is_other_over && (!outward.has_ended || outward.is_done);
+        let brings_nothing = inward.is_broken || !has_moved && (is_gone || is_failing);
         let takes_nothing = outward.is_broken || outward.is_held_up || is_carrier_over;
         let is_lost = if inward.is_done { takes_nothing } else { brings_nothing };
         if is_lost && !(inward.is_done && outward.is_done) {
