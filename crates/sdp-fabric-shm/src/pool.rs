@@ -64,7 +64,7 @@ struct Place {
     /// Where a process that may read our memory reads the process's [`Secret`]; 0: nowhere.
     secret_at: AtomicU64,
     /// The secret that the process has read at the place that the other one named; 0: nothing yet.
-    told: AtomicU64,
+    answer: AtomicU64,
 }
 
 #[repr(C, align(128))]
@@ -106,9 +106,9 @@ pub struct Offer {
     /// Where its secret is.
     secret_at: u64,
     /// The secret that it claims to be ours.
-    told: u64,
+    claimed: u64,
     /// Whether this process has answered with the secret that it read from the other one.
-    has_told: bool,
+    has_answered: bool,
     life: u32,
     /// The segment, and the peer process.
     pub kept: KeptSegment,
@@ -234,8 +234,8 @@ impl Record {
             descriptor: other.descriptor.load(Ordering::Relaxed),
             slot: other.slot.load(Ordering::Relaxed),
             secret_at: other.secret_at.load(Ordering::Relaxed),
-            told: other.told.load(Ordering::Relaxed),
-            has_told: self.own().told.load(Ordering::Relaxed) != 0,
+            claimed: other.answer.load(Ordering::Relaxed),
+            has_answered: self.own().answer.load(Ordering::Relaxed) != 0,
             life: self.life,
             kept: self.kept,
             index,
@@ -529,14 +529,14 @@ impl Pool {
     /// Nothing can be kept from it, so that it gains nothing by a lie. Costs a system call.
     pub fn could_read_us(&self, offer: &Offer) -> bool {
         let is_ours =
-            |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(offer.told));
+            |records: &mut Records| records.secret.as_ref().is_some_and(|s| s.is(offer.claimed));
         self.with(is_ours) && secret::is_dumpable()
     }
 
     /// Reads the other process's secret and shows it that, if it has named the place, once for each
     /// segment. It may be believed from then on. Some system calls, the first time.
     pub fn tell(&self, peers: &PeerTable, offer: &Offer) {
-        if offer.has_told || offer.secret_at == 0 {
+        if offer.has_answered || offer.secret_at == 0 {
             return;
         }
         let peer = offer.kept.peer;
@@ -554,7 +554,7 @@ impl Pool {
                 && (record.kept.base, record.kept.peer) == (offer.kept.base, peer)
                 && record.life == offer.life
             {
-                record.own().told.store(word, Ordering::Release);
+                record.own().answer.store(word, Ordering::Release);
             }
         });
     }
@@ -697,7 +697,7 @@ impl Pool {
             for place in records.places_mut() {
                 if let Some(used) = place {
                     // Its connection may be used by a child that may read less than we.
-                    used.own().told.store(0, Ordering::Relaxed);
+                    used.own().answer.store(0, Ordering::Relaxed);
                 }
                 if let Some(old) = place.take_if(|record| record.is_waiting()) {
                     // A process that has taken it just now is alone with it.

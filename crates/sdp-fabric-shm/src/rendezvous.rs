@@ -299,7 +299,7 @@ impl Rendezvous {
     pub fn abandon_in_child(&mut self) {
         // The segment is the parent's.
         if let State::Joining { segment, .. } = &mut self.state {
-            segment.told = None;
+            segment.sent_side = None;
         }
         // The count of offers is a copy like the descriptors, so giving back is right here too.
         self.abandon();
@@ -369,7 +369,7 @@ impl Rendezvous {
             Err(SendError::Refused(refusal)) => return Err(refusal),
             Err(SendError::Gone) => return self.restart(),
         };
-        segment.told = local.tuple.side();
+        segment.sent_side = local.tuple.side();
         // Only now: sending would have given this socket a name of its own.
         unix::pass_credentials(socket.raw()).map_err(Refusal::of_resource)?;
         self.state = State::Joining { socket, ends, listener, segment, gave_doorbell };
@@ -798,12 +798,12 @@ struct Draft {
     segment: Option<MappedSegment>,
     /// This end, once the other one has its packet: that one may be attached, and alone if this
     /// meeting fails.
-    told: Option<u8>,
+    sent_side: Option<u8>,
 }
 
 impl Draft {
     const fn new(segment: MappedSegment) -> Self {
-        Self { segment: Some(segment), told: None }
+        Self { segment: Some(segment), sent_side: None }
     }
 
     fn take(&mut self) -> Option<MappedSegment> {
@@ -814,7 +814,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(segment) = self.segment.take() {
-            if let Some(side) = self.told {
+            if let Some(side) = self.sent_side {
                 segment.disown(side);
             }
             // SAFETY: its address has never left this module.

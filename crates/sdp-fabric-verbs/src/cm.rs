@@ -394,23 +394,23 @@ impl CmId {
     /// # Errors
     /// EINVAL: not the time for it.
     pub fn attributes(&self, state: i32, times: &Times) -> Result<(verbs::QpAttr, i32), Error> {
-        let mut told = abi::QpAttr::default();
+        let mut answer = abi::QpAttr::default();
         let body = abi::InitQpAttr {
-            response: (&raw mut told) as u64,
+            response: (&raw mut answer) as u64,
             id: self.id,
             qp_state: state as u32,
         };
-        self.manager.command("INIT_QP_ATTR", abi::CMD_INIT_QP_ATTR, &body, size_of_val(&told))?;
-        let way = &told.ah_attr;
+        self.manager.command("INIT_QP_ATTR", abi::CMD_INIT_QP_ATTR, &body, size_of_val(&answer))?;
+        let way = &answer.ah_attr;
         let (first, second) = way.dgid.split_at_checked(8).unwrap_or_default();
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
         let attributes = verbs::QpAttr {
             qp_state: state,
-            path_mtu: told.path_mtu as i32,
-            rq_psn: told.rq_psn,
-            sq_psn: told.sq_psn,
-            dest_qp_num: told.dest_qp_num,
-            qp_access_flags: told.qp_access_flags,
+            path_mtu: answer.path_mtu as i32,
+            rq_psn: answer.rq_psn,
+            sq_psn: answer.sq_psn,
+            dest_qp_num: answer.dest_qp_num,
+            qp_access_flags: answer.qp_access_flags,
             ah_attr: verbs::AhAttr {
                 dgid: [word(first), word(second)],
                 flow_label: way.flow_label,
@@ -424,17 +424,17 @@ impl CmId {
                 is_global: way.is_global,
                 port_num: way.port_num,
             },
-            pkey_index: told.pkey_index,
-            max_rd_atomic: told.max_rd_atomic,
-            max_dest_rd_atomic: told.max_dest_rd_atomic,
+            pkey_index: answer.pkey_index,
+            max_rd_atomic: answer.max_rd_atomic,
+            max_dest_rd_atomic: answer.max_dest_rd_atomic,
             min_rnr_timer: times.min_rnr_timer,
-            port_num: told.port_num,
+            port_num: answer.port_num,
             timeout: times.ack_timeout,
             retry_cnt: times.retries,
             rnr_retry: times.rnr_retries,
             ..verbs::QpAttr::default()
         };
-        Ok((attributes, told.mask as i32))
+        Ok((attributes, answer.mask as i32))
     }
 }
 

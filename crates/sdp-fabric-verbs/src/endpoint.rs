@@ -526,7 +526,7 @@ pub struct VerbsTx {
     index: usize,
     owner: Owner,
     /// Requests whose ends were reported or are not to be reported; wraps.
-    told: u32,
+    reported: u32,
     /// Requests since one that completes by itself.
     silent: u32,
     /// The last READ, while it may be in flight.
@@ -536,7 +536,7 @@ pub struct VerbsTx {
 impl VerbsTx {
     pub(crate) fn new(core: Shared<Core>, index: usize) -> Self {
         let owner = core.place(index).owner(index);
-        Self { core, index, owner, told: 0, silent: 0, read: None }
+        Self { core, index, owner, reported: 0, silent: 0, read: None }
     }
 
     fn conn(&self) -> &Conn {
@@ -548,13 +548,13 @@ impl VerbsTx {
         let core = self.core.clone();
         let conn = core.place(self.index);
         let done = conn.done.load(Ordering::Acquire);
-        while Conn::is_behind(self.told, done) {
-            let entry = conn.entry(self.told);
+        while Conn::is_behind(self.reported, done) {
+            let entry = conn.entry(self.reported);
             let is_asked = entry.info.load(Ordering::Relaxed) & ASKED != 0;
             if is_asked || entry.status.load(Ordering::Relaxed) != 0 {
                 break;
             }
-            self.told = self.told.wrapping_add(1);
+            self.reported = self.reported.wrapping_add(1);
         }
         if self.read.is_some_and(|read| Conn::is_behind(read, done)) {
             self.read = None;
@@ -563,7 +563,7 @@ impl VerbsTx {
 
     /// Entries of the send queue that are free.
     fn free_entries(&self) -> u32 {
-        DEPTH - self.conn().posted.load(Ordering::Relaxed).wrapping_sub(self.told)
+        DEPTH - self.conn().posted.load(Ordering::Relaxed).wrapping_sub(self.reported)
     }
 
     fn credit(&self, is_control: bool) -> u32 {
@@ -770,15 +770,15 @@ impl SendQueue for VerbsTx {
 
     fn poll_completion(&mut self) -> Option<Completion> {
         self.settle();
-        if self.told == self.conn().done.load(Ordering::Acquire) {
+        if self.reported == self.conn().done.load(Ordering::Acquire) {
             self.core.drain();
             self.settle();
         }
         let conn = self.conn();
-        if !Conn::is_behind(self.told, conn.done.load(Ordering::Acquire)) {
+        if !Conn::is_behind(self.reported, conn.done.load(Ordering::Acquire)) {
             return None;
         }
-        let entry = conn.entry(self.told);
+        let entry = conn.entry(self.reported);
         let opcode = match entry.info.load(Ordering::Relaxed) >> KIND_SHIFT {
             0 => Opcode::Send,
             1 => Opcode::Read,
@@ -786,7 +786,7 @@ impl SendQueue for VerbsTx {
         };
         let status = status_of(entry.status.load(Ordering::Relaxed));
         let id = WorkId(entry.id.load(Ordering::Relaxed));
-        self.told = self.told.wrapping_add(1);
+        self.reported = self.reported.wrapping_add(1);
         Some(Completion { id, opcode, status })
     }
 }

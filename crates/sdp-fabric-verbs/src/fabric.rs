@@ -99,7 +99,7 @@ pub(crate) struct Slot {
     /// Theirs: the listener that they asked.
     service: Option<Address>,
     /// The end was reported, or is not to be reported.
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl VerbsFabric {
                 qp: None,
                 data: None,
                 service: None,
-                is_told: false,
+                is_reported: false,
             })?,
             listeners: mapped(LISTENERS_MAX, |_| None)?,
             regions: mapped(REGIONS_MAX, |_| None)?,
@@ -327,7 +327,7 @@ impl VerbsFabric {
         let slot = slots.get_mut(index)?;
         slot.stage = stage;
         slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
-        (slot.data, slot.service, slot.is_told) = (None, None, false);
+        (slot.data, slot.service, slot.is_reported) = (None, None, false);
         let id = Id { index: index as u16, generation: slot.generation };
         self.core.place(index).begin(promise);
         Some(id)
@@ -418,7 +418,7 @@ impl VerbsFabric {
 
     fn tell_end(&mut self, id: Id) {
         let Some(slot) = self.slot(id) else { return };
-        if !core::mem::replace(&mut slot.is_told, true) {
+        if !core::mem::replace(&mut slot.is_reported, true) {
             self.tell(CmEvent::Disconnected(id));
         }
     }
@@ -801,7 +801,7 @@ impl Fabric for VerbsFabric {
 
     fn disconnect(&mut self, id: Id) {
         if let Some(slot) = self.slot(id) {
-            slot.is_told = true;
+            slot.is_reported = true;
         }
         self.end(id, QpError::Disconnected);
     }

@@ -42,7 +42,7 @@ const QUIET: Duration = Duration::from_micros(200);
 /// threads on both sides.
 const LONG_QUIET: Duration = Duration::from_millis(250);
 /// Bound of one wait.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn open(options: &Options) -> Handle {
     Handle::open(&address(0), options).expect("a device")
@@ -140,10 +140,10 @@ impl Harness for Device {
         let service = address(free_port());
         self.b.listen(service).expect("a free service");
         let active = self.a.connect(service, none).expect("a connect");
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let (mut passive, mut is_there) = (None, false);
         while passive.is_none() || !is_there {
-            assert!(Instant::now() < end, "no connection within {PATIENCE:?}");
+            assert!(Instant::now() < end, "no connection within {TIMEOUT:?}");
             if let Some(CmEvent::Request(id, _)) = self.b.poll_cm() {
                 self.b.accept(id, none).expect("an acceptance");
                 passive = Some(id);
@@ -169,7 +169,7 @@ impl Harness for Device {
             if self.step() {
                 return true;
             }
-            if begin.elapsed() > if self.is_at_rest() { quiet } else { PATIENCE } {
+            if begin.elapsed() > if self.is_at_rest() { quiet } else { TIMEOUT } {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(300));
@@ -258,7 +258,7 @@ fn solicited_messages_wake() {
     pair.a.tx.post_send(WorkId(1), b"header", &mut Text(b"ordinary"), ordinary).expect("posted");
     assert!(!is_readable(channel, Duration::from_millis(200)), "woken by an ordinary message");
     pair.a.tx.post_send(WorkId(2), b"header", &mut Text(b"solicited"), solicited).expect("posted");
-    assert!(is_readable(channel, PATIENCE), "not woken by a solicited message");
+    assert!(is_readable(channel, TIMEOUT), "not woken by a solicited message");
     assert!(device.b.get().take_wakeups());
     assert!(!device.b.get().take_wakeups(), "one wake-up for one arming");
     for _ in 0..2 {
@@ -336,7 +336,7 @@ fn crowd() {
     let mut ends = Vec::new();
     for number in 0..places / 2 {
         let active = fabric.connect(service, none).expect("a place");
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let (mut passive, mut is_there) = (None, false);
         while passive.is_none() || !is_there {
             assert!(Instant::now() < end, "connection {number}");
@@ -361,7 +361,7 @@ fn crowd() {
         posted.expect("posted");
     }
     for (number, (_, receiver)) in (0u64..).zip(&mut ends) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let message = loop {
             assert!(Instant::now() < end, "message {number}");
             if let Some(message) = receiver.1.poll_receive().expect("alive") {
@@ -395,7 +395,7 @@ fn a_removed_device_ends_its_connections() {
     let text = [7; 3000];
     let solicited = SendOptions { signalled: true, ..SendOptions::default() };
     pair.a.tx.post_send(WorkId(1), b"header", &mut Text(&text), solicited).expect("posted");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while pair.a.tx.poll_completion().is_none() {
         assert!(Instant::now() < end, "no completion");
     }
@@ -403,7 +403,7 @@ fn a_removed_device_ends_its_connections() {
     let begin = Instant::now();
     let (mut ends, mut message) = ([false; 2], None);
     while !ends.iter().all(|is_ended| *is_ended) {
-        assert!(begin.elapsed() < PATIENCE, "ended: {ends:?}");
+        assert!(begin.elapsed() < TIMEOUT, "ended: {ends:?}");
         device.step();
         for (rx, is_ended) in [&mut pair.a.rx, &mut pair.b.rx].into_iter().zip(&mut ends) {
             match rx.poll_receive() {
@@ -426,7 +426,7 @@ fn a_removed_device_ends_its_connections() {
     drop((pair, device));
     let begin = Instant::now();
     while deleting.try_wait().expect("a child").is_none() {
-        assert!(begin.elapsed() < PATIENCE, "the kernel still waits for the device");
+        assert!(begin.elapsed() < TIMEOUT, "the kernel still waits for the device");
         std::thread::sleep(Duration::from_millis(5));
     }
     println!("the kernel had its device {} ms after the last drop", begin.elapsed().as_millis());

@@ -142,7 +142,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             let index = own(body, manager, wanted.id)?;
             let device = body.ids.get(index).map_or(0, |id| id.device);
             let none = abi::Storage([0; 128]);
-            let told = abi::QueryAddr {
+            let reply = abi::QueryAddr {
                 node_guid: if device == 0 { 0 } else { guid(usize::from(device) - 1) },
                 port_num: 1,
                 reserved: 0,
@@ -153,7 +153,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
                 dst: none,
             };
             // SAFETY: the request names room for an answer of this type; the caller made both.
-            unsafe { answer(wanted.response, told) }
+            unsafe { answer(wanted.response, reply) }
         }
         abi::CMD_LISTEN => {
             body.step(Step::Listen)?;
@@ -231,9 +231,9 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             body.step(Step::InitQpAttr)?;
             let wanted: abi::InitQpAttr = read(rest)?;
             let index = own(body, manager, wanted.id)?;
-            let told = attributes(body, index, wanted.qp_state as i32)?;
+            let reply = attributes(body, index, wanted.qp_state as i32)?;
             // SAFETY: the request names room for an answer of this type; the caller made both.
-            unsafe { answer(wanted.response, told) }
+            unsafe { answer(wanted.response, reply) }
         }
         abi::CMD_GET_EVENT => {
             body.step(Step::GetEvent)?;
@@ -458,14 +458,14 @@ fn destroy(body: &mut Body, index: usize) {
         let at = body.ids.get(index).map(|id| id.local);
         for other in 0..body.ids.len() {
             let is_its = |id: &Id| id.stage == Stage::Asked && id.uid == 0 && Some(id.local) == at;
-            if body.ids.get(other).is_some_and(is_its) && is_untold(body, other) {
+            if body.ids.get(other).is_some_and(is_its) && is_unreported(body, other) {
                 destroy(body, other);
             }
         }
     }
 }
 
-fn is_untold(body: &mut Body, index: usize) -> bool {
+fn is_unreported(body: &mut Body, index: usize) -> bool {
     let Some(manager) = body.ids.get(index).map(|id| usize::from(id.manager)) else {
         return false;
     };
@@ -580,15 +580,15 @@ fn attributes(body: &Body, index: usize, state: i32) -> Result<abi::QpAttr, Errn
     }
     let is_met =
         matches!(id.stage, Stage::Asked | Stage::Accepted | Stage::Answered | Stage::Connected);
-    let mut told = abi::QpAttr::default();
-    (told.qp_state, told.port_num, told.path_mtu) = (state as u32, 1, 3);
-    told.dest_qp_num = id.peer_qp;
-    (told.max_rd_atomic, told.max_dest_rd_atomic) = (4, 4);
-    told.mask = match state {
+    let mut reply = abi::QpAttr::default();
+    (reply.qp_state, reply.port_num, reply.path_mtu) = (state as u32, 1, 3);
+    reply.dest_qp_num = id.peer_qp;
+    (reply.max_rd_atomic, reply.max_dest_rd_atomic) = (4, 4);
+    reply.mask = match state {
         verbs::QPS_INIT => verbs::QP_STATE as u32,
         verbs::QPS_RTR if is_met => (verbs::QP_STATE | DESTINATION) as u32,
         verbs::QPS_RTS if is_met => verbs::QP_STATE as u32,
         _ => return Err(Errno::EINVAL),
     };
-    Ok(told)
+    Ok(reply)
 }

@@ -128,7 +128,7 @@ impl Network {
         self.take_away(device, false);
     }
 
-    fn take_away(self, device: usize, is_told: bool) {
+    fn take_away(self, device: usize, is_reported: bool) {
         self.0.with(|body| {
             if let Some(device) = body.devices.get_mut(device) {
                 device.is_present = false;
@@ -138,7 +138,7 @@ impl Network {
                 let is_its = body.contexts.get(index).is_some_and(|context| {
                     context.pid != 0 && usize::from(context.device) == device
                 });
-                if is_its && is_told {
+                if is_its && is_reported {
                     work::fail_all(body, index);
                     let kind = abi::ASYNC_DEVICE_FATAL;
                     work::tell_trouble(body, index, Trouble { kind, qp: 0 });

@@ -42,7 +42,7 @@ const ROUNDS: usize = 60;
 /// Rounds within which all that was sent has to arrive.
 const LAST_ROUNDS: usize = 1200;
 /// Rounds after which an attempt without an answer is given up.
-const PATIENCE: usize = 12;
+const ROUNDS_MAX: usize = 12;
 
 /// Seeds of random stories: so many, or those that the environment asks for.
 fn seeds(count: u64) -> std::ops::RangeInclusive<u64> {
@@ -80,7 +80,7 @@ fn play(story: &str, seed: u64, mut meanwhile: impl FnMut(usize, &mut Connection
         if !pair.acceptor.has_asked {
             asked_at = round;
             pair.ask();
-        } else if round - asked_at > PATIENCE {
+        } else if round - asked_at > ROUNDS_MAX {
             pair.acceptor.give_up();
         }
         for of in 0..2 {
@@ -293,8 +293,8 @@ fn work_outlives_its_queue_pair() {
     network.set_road(Road::Open);
     network.expire();
     while device.advance() {}
-    let told = second.a.tx.poll_completion().expect("its end");
-    assert_eq!(told.id, WorkId(100));
+    let end = second.a.tx.poll_completion().expect("its end");
+    assert_eq!(end.id, WorkId(100));
     assert_eq!(second.a.tx.poll_completion(), None, "once");
     drop((second, device));
     assert_eq!(network.live(), Live::default());

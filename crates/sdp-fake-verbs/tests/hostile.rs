@@ -183,10 +183,10 @@ fn lies_about_buffers() {
             let mut random = Random(seed * 13 + 7);
             let mut pair = Connection::new();
             pair.end(liar).forge = Some((lie, seed * 101 + 3));
-            let told =
+            let outcome =
                 exchange(&mut pair, 12, &mut random).and_then(|()| finish(&mut pair, &story));
             met += u32::from(pair.end(1 - liar).by_sdp() > 0);
-            drop((pair, told));
+            drop((pair, outcome));
             nothing_is_left(&story);
         }
     }

@@ -122,7 +122,7 @@ fn check_source(words: SourceWords, ack: Ack, payload: u32, seen: &mut Seen) {
     assert_eq!(message.header(), Words(sent.header).to_bytes(), "{}", context());
     source.commit(&message);
     expected[Source::SEQUENCE] = sent.sequence;
-    expected[Source::TOLD] = sent.told;
+    expected[Source::SENT_ACK] = sent.sent_ack;
     expected[Source::POSITION] = sent.position;
     assert_eq!(source.to_words(), expected, "{}", context());
 }

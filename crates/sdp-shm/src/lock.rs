@@ -21,7 +21,7 @@ const SPIN_ROUNDS: u32 = if MODELLED { 1 } else { 200 };
 /// Length of one sleep; after each the owner's life is checked.
 const SLEEP_NS: i64 = 5_000_000;
 /// How long one owner may stay inside, ns. None does for longer than hand-overs wait.
-pub const PATIENCE_NS: u64 = 20_000_000_000;
+pub const TIMEOUT_NS: u64 = 20_000_000_000;
 
 /// How a lock was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +37,15 @@ pub enum Acquired {
 /// Takes the lock in the name of process `pid` (positive).
 #[inline]
 pub fn lock(word: &AtomicU32, pid: u32) -> Acquired {
-    lock_within(word, pid, PATIENCE_NS)
+    lock_within(word, pid, TIMEOUT_NS)
 }
 
 /// [`lock`] that waits so long for one and the same owner, ns.
 #[inline]
-pub fn lock_within(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
+pub fn lock_within(word: &AtomicU32, pid: u32, timeout_ns: u64) -> Acquired {
     match word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => Acquired::Clean,
-        Err(_) => contended(word, pid, patience),
+        Err(_) => contended(word, pid, timeout_ns),
     }
 }
 
@@ -82,7 +82,7 @@ pub fn unlock(word: &AtomicU32) {
 }
 
 #[cold]
-fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
+fn contended(word: &AtomicU32, pid: u32, timeout_ns: u64) -> Acquired {
     for _ in 0..SPIN_ROUNDS {
         if word.load(Ordering::Relaxed) == 0
             && word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -91,7 +91,7 @@ fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
         }
         core::hint::spin_loop();
     }
-    let (mut sleeps_left, mut last) = (patience / SLEEP_NS as u64, 0);
+    let (mut sleeps_left, mut last) = (timeout_ns / SLEEP_NS as u64, 0);
     loop {
         let seen = word.load(Ordering::Relaxed);
         if seen == 0 {
@@ -111,7 +111,7 @@ fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
         let woken = futex_wait(word, armed, SLEEP_NS);
         let owner = armed & !WAITERS;
         if woken || owner != last {
-            (sleeps_left, last) = (patience / SLEEP_NS as u64, owner);
+            (sleeps_left, last) = (timeout_ns / SLEEP_NS as u64, owner);
         }
         if woken {
             continue;
@@ -127,7 +127,7 @@ fn contended(word: &AtomicU32, pid: u32, patience: u64) -> Acquired {
         sleeps_left = sleeps_left.saturating_sub(1);
         // A model's time does not pass, and a process that was stopped inside has time until it
         // goes on, but waiters that can come back later do not wait for that.
-        let waits_for_stopped = || patience >= PATIENCE_NS && is_stopped(owner as i32);
+        let waits_for_stopped = || timeout_ns >= TIMEOUT_NS && is_stopped(owner as i32);
         if sleeps_left == 0 && !MODELLED && !waits_for_stopped() {
             return Acquired::Overdue;
         }

@@ -53,11 +53,11 @@ fn sources(directory: &Path, text: &mut String) {
 fn each_reason_is_told_by_somebody() {
     let mut text = String::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdp-socket/src"), &mut text);
-    let is_told = |reason: &Reason| {
+    let is_given = |reason: &Reason| {
         let name = format!("Reason::{reason:?}");
         let mut places = text.match_indices(&name).map(|(at, _)| &text[at + name.len()..]);
         places.any(|rest| !rest.starts_with(|next: char| next.is_alphanumeric()))
     };
-    let idle: Vec<_> = Reason::ALL.iter().filter(|reason| !is_told(reason)).collect();
+    let idle: Vec<_> = Reason::ALL.iter().filter(|reason| !is_given(reason)).collect();
     assert!(idle.is_empty(), "{idle:?} are in the table, and nothing tells them");
 }

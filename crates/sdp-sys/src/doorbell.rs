@@ -167,7 +167,7 @@ mod tests {
         (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
         (msg.msg_control, msg.msg_controllen) = (control.as_mut_ptr().cast(), 24);
         // SAFETY: room for one header and one number behind it; all outlives the call.
-        let told = unsafe {
+        let result = unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const msg);
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
@@ -175,7 +175,7 @@ mod tests {
             libc::CMSG_DATA(header).cast::<i32>().write_unaligned(sent.raw());
             libc::sendmsg(rings.raw(), &raw const msg, libc::MSG_OOB)
         };
-        if told < 0 {
+        if result < 0 {
             return; // a kernel without
         }
         drop(sent);

@@ -71,7 +71,7 @@ impl Hidden {
 #[unsafe(link_section = ".bss.hot")]
 static IN_USE: AtomicU32 = AtomicU32::new(0);
 /// How long [`await_unused`] waits for a thread that gets no CPU.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// A hidden number is being used: from before it is read until the system call that it is for has
 /// begun. The thread that gives the number to the program waits for that ([`await_unused`]). For
@@ -106,7 +106,7 @@ impl Drop for InUse {
 /// it any more: waits for those that found it before. For one that uses none itself.
 #[cold]
 pub fn await_unused() {
-    let end = monotonic_ns().saturating_add(PATIENCE_NS);
+    let end = monotonic_ns().saturating_add(TIMEOUT_NS);
     while IN_USE.load(Ordering::SeqCst) != 0 && monotonic_ns() < end {
         crate::time::yield_now();
     }

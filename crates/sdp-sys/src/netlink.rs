@@ -295,12 +295,12 @@ mod tests {
         pair.local_port = listener.local_addr().unwrap().port();
         (pair.remote, pair.remote_port) = ([0; 16], 0);
         let mut diag = Diag::open().unwrap();
-        let told = diag.find_marked(&pair).unwrap().unwrap().1;
+        let marked = diag.find_marked(&pair).unwrap().unwrap().1;
         let raw = std::os::fd::AsRawFd::as_raw_fd(&listener);
         crate::fd::setsockopt_int(raw, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0).unwrap();
         let later = diag.find_marked(&pair).unwrap().unwrap().1;
         // Before Linux 5.10 neither is reported.
-        assert!(matches!((told, later), (Some(true), Some(false)) | (None, None)));
+        assert!(matches!((marked, later), (Some(true), Some(false)) | (None, None)));
     }
 
     #[test]

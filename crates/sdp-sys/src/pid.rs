@@ -21,7 +21,7 @@ const THREADED: u8 = 1;
 /// is a second thread looks for the child, too.
 const LENT: u8 = 2;
 /// libc reports whether there is a second thread. Not known before [`ask_libc`].
-const TOLD: u8 = 4;
+const BY_LIBC: u8 = 4;
 
 /// Where libc's own knowledge of whether the process has a second thread is; null where it has none (musl). A
 /// weak name, which no `static` of Rust can be: a loader refuses a library of which it misses another one.
@@ -50,11 +50,11 @@ fn knowledge() -> *const core::ffi::c_char {
 /// Asks whether libc reports a second thread, as glibc has done since 2.32. Once, before
 /// [`is_single_threaded`] may say yes; false: this is another C library.
 pub fn ask_libc() -> bool {
-    let is_told = !knowledge().is_null();
-    if is_told {
-        SHARED.fetch_or(TOLD, Relaxed);
+    let is_known = !knowledge().is_null();
+    if is_known {
+        SHARED.fetch_or(BY_LIBC, Relaxed);
     }
-    is_told
+    is_known
 }
 
 /// Whether the calling thread is the only one that can touch this process's memory: libc knows of no
@@ -64,7 +64,7 @@ pub fn ask_libc() -> bool {
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
     // SAFETY: where libc reports it, it is a byte that only libc writes; read like any other flag.
-    SHARED.load(Relaxed) == TOLD && unsafe { knowledge().read_volatile() } != 0
+    SHARED.load(Relaxed) == BY_LIBC && unsafe { knowledge().read_volatile() } != 0
 }
 
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).

@@ -67,10 +67,10 @@ impl Secret {
         self.0.as_ptr() as u64
     }
 
-    /// Whether `told` is the word.
-    pub fn is(&self, told: u64) -> bool {
+    /// Whether `claimed` is the word.
+    pub fn is(&self, claimed: u64) -> bool {
         let [_, word] = self.words();
-        is_word(told) && word.load(Ordering::Relaxed) == told
+        is_word(claimed) && word.load(Ordering::Relaxed) == claimed
     }
 }
 
@@ -155,9 +155,9 @@ mod tests {
         let (secret, other) = (Secret::draw().unwrap(), Secret::draw().unwrap());
         assert!(!secret.is(0) && !secret.is(UNREADABLE));
         let (me, place) = (crate::pid::current(), secret.place());
-        let told = read(me, place);
-        assert!(secret.is(told));
-        assert!(!secret.is(told ^ 1) && !other.is(told));
+        let claimed = read(me, place);
+        assert!(secret.is(claimed));
+        assert!(!secret.is(claimed ^ 1) && !other.is(claimed));
         drop(secret);
         assert_eq!(read(me, place), UNREADABLE, "nothing is there");
     }
@@ -165,18 +165,18 @@ mod tests {
     #[test]
     fn a_child_has_no_word() {
         let Some(secret) = Secret::draw() else { return };
-        let told = read(crate::pid::current(), secret.place());
+        let claimed = read(crate::pid::current(), secret.place());
         // SAFETY: the child makes no call but a load and its exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: no pointers.
-            unsafe { libc::_exit(i32::from(secret.is(told))) };
+            unsafe { libc::_exit(i32::from(secret.is(claimed))) };
         }
         let mut status = -1;
         // SAFETY: a child of ours, and a writable int.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
-        assert!(secret.is(told));
+        assert!(secret.is(claimed));
     }
 
     #[test]

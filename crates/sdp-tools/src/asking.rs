@@ -22,11 +22,11 @@ use crate::procs::{self, Process};
 use crate::sys;
 
 /// How long answers are waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks for answers.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long another tool at the same page is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// The value that takes a request back.
 pub const DEFAULT: &str = "default";
 
@@ -144,7 +144,7 @@ fn text(tuned: &Tuned, settings: &[(&'static Key, String)]) -> String {
 /// Leaves the request.
 fn request(path: &Path, settings: &[(&'static Key, String)]) -> io::Result<(File, u32)> {
     let (page, _) = open(path)?;
-    let until = Instant::now() + LOCK_PATIENCE;
+    let until = Instant::now() + LOCK_TIMEOUT;
     while let Err(error) = page.try_lock() {
         match error {
             fs::TryLockError::Error(error) => return Err(error),
@@ -173,14 +173,14 @@ pub fn run(
 ) -> Vec<Answer> {
     let is_shown = |one: &InForce| shown.is_empty() || shown.contains(&one.key);
     if settings.is_empty() {
-        let told = |process: Process| Answer {
+        let answer = |process: Process| Answer {
             pid: process.pid,
             tunables: in_force(&process.view.tuned).into_iter().filter(is_shown).collect(),
             program: process.view.program,
             outcome: None,
             why: None,
         };
-        return processes.into_iter().map(told).collect();
+        return processes.into_iter().map(answer).collect();
     }
     let all: Vec<Asked> = processes
         .into_iter()
@@ -189,7 +189,7 @@ pub fn run(
             Err(error) => Asked { process, page: Err(error), number: 0 },
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let is_answered = |asked: &Asked| {
         let page = asked.page.as_ref().ok();
         page.is_none_or(|page| taken(page).is_ok_and(|taken| taken == asked.number))
@@ -294,8 +294,8 @@ mod tests {
             in_force: vec![one("recv_poll", "x"), one("nothing", "1"), one("recv_poll", "3")],
             ..Tuned::default()
         };
-        let told = in_force(&tuned);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].value, "3");
+        let shown = in_force(&tuned);
+        assert_eq!(shown.len(), 1);
+        assert_eq!(shown[0].value, "3");
     }
 }

@@ -143,9 +143,9 @@ mod tests {
             all
         };
         let own = Path::new("/proc/self");
-        let told = ours(entries(own).expect("sock_diag"));
-        assert_eq!(told, ours(kernel::from_proc(own)));
-        assert!(told.len() >= 4, "{told:?}");
+        let found = ours(entries(own).expect("sock_diag"));
+        assert_eq!(found, ours(kernel::from_proc(own)));
+        assert!(found.len() >= 4, "{found:?}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ const ROUNDS: u32 = 10;
 /// Bytes of one.
 const LENGTH: usize = 32;
 /// How long the whole may take, and how long the answering side waits for one client.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients at the same time; others are refused.
 const GUESTS: usize = 16;
 /// Between two looks.
@@ -170,7 +170,7 @@ pub fn ask(peer: &SocketAddr) -> Result<Pong, Silence> {
     let own = own(peer).map_err(|e| silence(format!("no way to {ip}: {e}"), "See ip route."))?;
     let mut fabric = open(&own)?;
     let device = String::from_utf8_lossy(fabric.device_name()).into_owned();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let id = fabric
         .connect(address(peer), private(REQUEST))
         .map_err(|why| silence(format!("{device} has no way to {ip} ({why:?})"), &*there))?;
@@ -210,7 +210,7 @@ pub fn ask(peer: &SocketAddr) -> Result<Pong, Silence> {
     let Some((mut tx, mut rx)) = fabric.take_queues(id) else {
         return Err(silence(format!("the queue pair to {ip} ended at once"), there));
     };
-    let mut quickest = PATIENCE;
+    let mut quickest = TIMEOUT;
     for round in 0..ROUNDS {
         let broken = |how: String| {
             let what = format!("connected, but message {} of {ROUNDS} to {ip} {how}", round + 1);
@@ -290,7 +290,7 @@ pub fn answer(at: &SocketAddr) -> Result<(), Failure> {
                     } else if fabric.accept(id, private(REPLY)).is_ok() {
                         match fabric.take_queues(id) {
                             Some((tx, rx)) => {
-                                let until = Instant::now() + PATIENCE;
+                                let until = Instant::now() + TIMEOUT;
                                 guests.push(Guest { id, tx, rx, until, sent: 0 });
                             }
                             None => fabric.disconnect(id),

@@ -665,7 +665,7 @@ pub fn sock_diag(
     mut take: impl FnMut(&[u8]) -> io::Result<bool>,
 ) -> io::Result<()> {
     /// The kernel never fails to answer; a filter between might.
-    static PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
+    static TIMEOUT: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
     let (kind, protocol) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
     // SAFETY: no pointers.
     let socket = owned(check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?);
@@ -676,7 +676,7 @@ pub fn sock_diag(
             fd,
             libc::SOL_SOCKET,
             libc::SO_RCVTIMEO,
-            (&raw const PATIENCE).cast(),
+            (&raw const TIMEOUT).cast(),
             size_of::<libc::timeval>() as libc::socklen_t,
         )
     })?;

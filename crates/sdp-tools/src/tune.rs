@@ -228,7 +228,7 @@ fn at_run_time(
         let form = serde_json::json!({"schema": show::SCHEMA, "processes": answers});
         crate::print(&crate::json(&form)?);
     } else {
-        answers.iter().for_each(|answer| crate::print(&told(answer, values)));
+        answers.iter().for_each(|answer| crate::print(&answer_lines(answer, values)));
     }
     let missed = answers.iter().filter(|a| !matches!(a.outcome, None | Some(Outcome::Taken)));
     match missed.count() {
@@ -238,7 +238,7 @@ fn at_run_time(
 }
 
 /// A process's answer, a line for each tunable.
-fn told(answer: &Answer, values: &[(&'static Key, String)]) -> String {
+fn answer_lines(answer: &Answer, values: &[(&'static Key, String)]) -> String {
     let head = format!("{:>7} {:<15}", answer.pid, show::clean(&answer.program));
     let why = answer.why.as_deref().unwrap_or_default();
     let outcome = match answer.outcome {

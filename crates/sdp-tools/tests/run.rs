@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU32;
 
-use common::{Scratch, Way, hand_in, make_page, sdp};
+use common::{HandIn, Scratch, hand_in, make_page, sdp};
 use sdp_stats::{
     ConnState, Counter, Direction, Endpoint, Fabric, Lane, NewRow, Reason, Role, Verdict,
 };
@@ -222,7 +222,7 @@ fn row(carrier: u64) -> NewRow {
 
 fn one_of_each() {
     let (fd, page) = make_page(b"one");
-    hand_in(&fd, Way::Abstract);
+    hand_in(&fd, HandIn::Abstract);
     drop(fd);
     let words = [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)];
     for (i, word) in words.iter().enumerate() {
@@ -264,7 +264,7 @@ fn counters_reach_the_report() {
 
 fn killed() {
     let (fd, page) = make_page(b"killed");
-    hand_in(&fd, Way::Path);
+    hand_in(&fd, HandIn::Path);
     let id = page.open_row(&row(1));
     page.count_seen(Verdict::at(&AtomicU32::new(0)), Reason::Exec);
     page.moved(id, Direction::Receive, Lane::Kernel, 77);
@@ -290,7 +290,7 @@ fn many() {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let (fd, page) = make_page(b"many");
-            hand_in(&fd, Way::Abstract);
+            hand_in(&fd, HandIn::Abstract);
             let id = page.open_row(&row(i));
             page.moved(id, Direction::Send, Lane::Sdp, i);
             page.count_sdp(Verdict::at(&AtomicU32::new(0)), Fabric::Shm);
@@ -319,16 +319,16 @@ fn pages_of_ended_processes_are_folded() {
 fn hostile() {
     let (fd, page) = make_page(b"good");
     page.count_seen(Verdict::at(&AtomicU32::new(0)), Reason::Exec);
-    hand_in(&fd, Way::WrongToken);
-    hand_in(&fd, Way::NoDescriptor);
+    hand_in(&fd, HandIn::WrongToken);
+    hand_in(&fd, HandIn::NoDescriptor);
     // Wrong size; not sealed; not a page.
     let small = sdp_tools::sys::sealed_memfd(c"sdp-stats", 4096).unwrap();
-    hand_in(&small, Way::Abstract);
+    hand_in(&small, HandIn::Abstract);
     let file = std::fs::File::open("/dev/null").unwrap();
-    hand_in(&file.into(), Way::Abstract);
+    hand_in(&file.into(), HandIn::Abstract);
     let blank = sdp_tools::sys::sealed_memfd(c"sdp-stats", sdp_stats::SIZE as u64).unwrap();
-    hand_in(&blank, Way::Abstract);
-    hand_in(&fd, Way::Abstract);
+    hand_in(&blank, HandIn::Abstract);
+    hand_in(&fd, HandIn::Abstract);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn what_is_no_page_is_refused_and_counted() {
 
 fn survivor() {
     let (fd, page) = make_page(b"survivor");
-    hand_in(&fd, Way::Abstract);
+    hand_in(&fd, HandIn::Abstract);
     let id = page.open_row(&row(1));
     page.moved(id, Direction::Send, Lane::Kernel, 5);
     // SAFETY: the child only sleeps and leaves.
@@ -375,7 +375,7 @@ fn page_sent(page: &sdp_stats::Page) -> u64 {
 fn executing() {
     use std::os::unix::process::CommandExt;
     let (fd, page) = make_page(b"before");
-    hand_in(&fd, Way::Abstract);
+    hand_in(&fd, HandIn::Abstract);
     let id = page.open_row(&row(1));
     page.moved(id, Direction::Send, Lane::Kernel, 5);
     let me = std::env::current_exe().unwrap();

@@ -68,7 +68,7 @@ enum At {
     Found(usize, bool),
     Proven(usize, bool),
     Wiped(usize),
-    Told(usize),
+    Shown(usize),
     Offered(usize),
     Answered(usize, bool),
     Agreed(usize),
@@ -247,7 +247,7 @@ impl S {
     /// Whether the process's pool is locked, and whether it is in the middle of a step.
     fn is_busy(&self, process: usize) -> (bool, bool) {
         let at = |is: fn(&At) -> bool| self.ends.iter().any(|ends| is(&ends[process]));
-        let is_locked = at(|at| matches!(at, At::Wiped(_) | At::Told(_)));
+        let is_locked = at(|at| matches!(at, At::Wiped(_) | At::Shown(_)));
         let is_stepping = at(|at| {
             matches!(at, At::Found(..) | At::Proven(..) | At::Answered(..) | At::Agreed(_))
         });
@@ -438,10 +438,10 @@ impl OfferSlots {
                         }
                     });
                 });
-                s.ends[c][p] = At::Told(segment);
+                s.ends[c][p] = At::Shown(segment);
                 ("tells its place", Ok(s))
             }
-            At::Told(segment) => {
+            At::Shown(segment) => {
                 let is_ours = s.pool(self, p, |pool| {
                     let now = pool.generation.load(Ordering::Relaxed);
                     pool.with(|records| {
@@ -594,7 +594,7 @@ impl Model for OfferSlots {
                 to.push(("another process connects from the same address", Ok(s)));
             }
             for p in (0..2).filter(|p| s.alive[*p]) {
-                let is_locking = matches!(s.ends[c][p], At::Wiped(_) | At::Told(_));
+                let is_locking = matches!(s.ends[c][p], At::Wiped(_) | At::Shown(_));
                 if s.is_busy(p).0 && !is_locking {
                     continue;
                 }

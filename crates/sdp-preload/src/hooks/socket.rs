@@ -68,14 +68,14 @@ pub(super) unsafe fn option_of(
 ) -> c_int {
     slowly(move || {
         // SAFETY: the caller's.
-        let told = unsafe { calls::getsockopt(fd, level, name, value, len) };
-        if let Call::Done(result) = told {
+        let answer = unsafe { calls::getsockopt(fd, level, name, value, len) };
+        if let Call::Done(result) = answer {
             return errno::from_result(result) as c_int;
         }
         let result = real();
         if result == 0 {
             // SAFETY: the call succeeded.
-            unsafe { calls::option_told(fd, level, name, value, len) };
+            unsafe { calls::option_read(fd, level, name, value, len) };
         }
         result
     })

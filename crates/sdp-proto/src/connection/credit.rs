@@ -40,19 +40,19 @@ pub(super) enum Due {
     Now,
 }
 
-/// Compares the credits that our last message `told` the peer with those that are true now.
+/// Compares the credits that our last message `sent_ack` the peer with those that are true now.
 ///
 /// An update uses up a buffer of the peer, so that the peer has credits to report, too. With few
 /// buffers posted at both ends each update takes the other end to the reserve, and ends that answer
 /// at once answer for ever; ends that do not answer leave each other in the reserve. So buffers
 /// that only empty messages used up are reported late: slowly, an end that waits gets on.
-pub(super) const fn update_due(ack: Ack, told: Ack) -> Due {
-    let raise = ack.raise_over(told);
+pub(super) const fn update_due(ack: Ack, sent_ack: Ack) -> Due {
+    let raise = ack.raise_over(sent_ack);
     if raise <= 0 {
         return Due::No;
     }
-    let left = ack.left_of(told);
-    let empties = ack.empty.wrapping_sub(told.empty) as i32;
+    let left = ack.left_of(sent_ack);
+    let empties = ack.empty.wrapping_sub(sent_ack.empty) as i32;
     if left <= RESERVE as i32 {
         // The peer cannot send payload, or nothing at all.
         return if raise > empties {

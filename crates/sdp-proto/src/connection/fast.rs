@@ -30,8 +30,8 @@ pub struct Sent {
     pub header: FastHeader,
     /// [`Source::SEQUENCE`] of the state from now on.
     pub sequence: u64,
-    /// [`Source::TOLD`] of the state from now on.
-    pub told: u64,
+    /// [`Source::SENT_ACK`] of the state from now on.
+    pub sent_ack: u64,
     /// [`Source::POSITION`] of the state from now on.
     pub position: u64,
 }
@@ -66,7 +66,7 @@ impl Source {
         Some(Sent {
             header,
             sequence: pack(mseq, high(sequence)),
-            told: ack.to_word(),
+            sent_ack: ack.to_word(),
             position: advance(words[Self::POSITION], payload),
         })
     }
@@ -150,7 +150,7 @@ mod tests {
 
     fn after(mut words: [u64; Source::WORDS], sent: Sent) -> [u64; Source::WORDS] {
         words[Source::SEQUENCE] = sent.sequence;
-        words[Source::TOLD] = sent.told;
+        words[Source::SENT_ACK] = sent.sent_ack;
         words[Source::POSITION] = sent.position;
         words
     }

@@ -51,15 +51,15 @@ impl Ack {
         self.mseq_ack.wrapping_add(self.bufs as u32)
     }
 
-    /// How many more messages this allows the peer than `told` did; negative when fewer.
-    pub(crate) const fn raise_over(self, told: Self) -> i32 {
-        self.limit().wrapping_sub(told.limit()) as i32
+    /// How many more messages this allows the peer than `sent_ack` did; negative when fewer.
+    pub(crate) const fn raise_over(self, sent_ack: Self) -> i32 {
+        self.limit().wrapping_sub(sent_ack.limit()) as i32
     }
 
-    /// Messages that the peer may still send by the credits that it was `told`, now that we
+    /// Messages that the peer may still send by the credits that it was `sent_ack`, now that we
     /// received up to `self`.
-    pub(crate) const fn left_of(self, told: Self) -> i32 {
-        told.limit().wrapping_sub(self.mseq_ack) as i32
+    pub(crate) const fn left_of(self, sent_ack: Self) -> i32 {
+        sent_ack.limit().wrapping_sub(self.mseq_ack) as i32
     }
 }
 

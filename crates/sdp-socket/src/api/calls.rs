@@ -58,7 +58,7 @@ pub use processes::{
 };
 
 pub use crate::{
-    conn::options::told as option_told,
+    conn::options::option_read,
     migration::incompatible::{Incompatible, fall_back},
 };
 
@@ -420,7 +420,7 @@ fn send_with(
                 return by_kernel(conn, Half::Send);
             }
             if let Some(e) = header::refused(fd, header, flags) {
-                conn.note_told(e);
+                conn.note_reported(e);
                 return done(Err(e));
             }
             if vector.is_missing() {

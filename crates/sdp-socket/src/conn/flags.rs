@@ -34,7 +34,7 @@ pub(crate) mod flag {
     /// ring until it is seen again.
     pub(crate) const WANTS_ROOM: u32 = 1 << 13;
     /// A reset by the peer has been reported: like the kernel, once.
-    pub(crate) const RESET_TOLD: u32 = 1 << 14;
+    pub(crate) const RESET_REPORTED: u32 = 1 << 14;
     /// A thread waits for the connection where no doorbell reaches: waits arm on the carrier.
     pub(crate) const BY_CARRIER: u32 = 1 << 15;
     /// The statistics row shows the addresses.

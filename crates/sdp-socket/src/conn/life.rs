@@ -55,7 +55,7 @@ pub(crate) enum Event {
     RefusedForNow,
     NobodyCame,
     TriedAgain,
-    LostPatience,
+    RetriesExhausted,
     ForkBegins,
     InChild,
     Attached,
@@ -131,7 +131,7 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::Corrected,
         by: ("lifecycle/open.rs", &["correct"]),
-        what: "another `connect` of the same socket: rules are asked for the new address",
+        what: "another `connect` of the same socket: the rules decide again, for the new address",
         changes: &[(Candidate, Tcp), (Tcp, Candidate)],
     },
     Row {
@@ -149,13 +149,13 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::Earned,
         by: ("migration/promote.rs", &["begin"]),
-        what: "enough calls or bytes, one holder, nothing in the way",
+        what: "enough calls or bytes, one holder, no reason against a lane",
         changes: &[(Candidate, Meeting)],
     },
     Row {
         event: Event::Refused,
         by: ("migration/promote.rs", &["stay"]),
-        what: "no lane can be had; one that came from elsewhere is looked at again",
+        what: "no lane is possible; the library looks again at a connection that came from elsewhere",
         changes: &[
             (Candidate, Tcp),
             (Meeting, Tcp),
@@ -166,7 +166,7 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::RefusedForNow,
         by: ("migration/promote.rs", &["later"]),
-        what: "what was in the way may pass",
+        what: "the reason against a lane may pass",
         changes: &[(Meeting, Candidate)],
     },
     Row {
@@ -178,13 +178,13 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::TriedAgain,
         by: ("migration/promote.rs", &["again"]),
-        what: "some time after nobody came",
+        what: "some time after the other end did not come",
         changes: &[(ParkedUnmet, Candidate)],
     },
     Row {
-        event: Event::LostPatience,
+        event: Event::RetriesExhausted,
         by: ("migration/promote.rs", &["again", "stay"]),
-        what: "nobody came too often, or it is refused for another reason now",
+        what: "the other end did not come too often, or there is another reason against a lane now",
         changes: &[(ParkedUnmet, Tcp)],
     },
     Row {
@@ -208,13 +208,13 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::Leave,
         by: ("conn/slot.rs", &["fall_back"]),
-        what: "the program does what no lane can carry, or a rule of the library wants it",
+        what: "the program does something that no lane can carry, or a rule of the library requires it",
         changes: &[(Attached, Leaving), (ParkedArrived, Tcp), (ParkedUnmet, Tcp)],
     },
     Row {
         event: Event::CalledOff,
         by: ("migration/demote.rs", &["call_off"]),
-        what: "a meeting, or the hope for one, is given up",
+        what: "the library gives up a meeting, or a later one",
         changes: &[
             (Candidate, Tcp),
             (Meeting, Tcp),
@@ -233,19 +233,19 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::PeerPassedOn,
         by: ("migration/repromote.rs", &["consider"]),
-        what: "the other end left its lanes for another process, and both directions are drained: nobody enters them",
+        what: "the other end left its lanes for another process, and both directions are drained: no call enters them",
         changes: &[(Attached, Tcp), (Attached, ParkedArrived), (Attached, ParkedUnmet)],
     },
     Row {
         event: Event::LanesAside,
         by: ("migration/repromote.rs", &["consider"]),
-        what: "behind that: nobody was in there, and it may earn lanes again",
+        what: "behind that: no call was in there, and the connection may earn lanes again",
         changes: &[(Tcp, Candidate), (ParkedArrived, Candidate), (ParkedUnmet, Candidate)],
     },
     Row {
         event: Event::StillInUse,
         by: ("migration/repromote.rs", &["consider"]),
-        what: "instead of that: a call was in there, and what happened meanwhile counts",
+        what: "instead of that: a call was in there, and the events meanwhile count",
         changes: &[
             (Tcp, Attached),
             (ParkedArrived, Attached),
@@ -275,13 +275,13 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
     Row {
         event: Event::MetHost,
         by: ("hosts/device.rs", &["enter_guard", "answer"]),
-        what: "both ends know the stream; or that came to nothing before the other end heard of it",
+        what: "both ends know the stream; or the meeting failed before the other end heard of it",
         changes: &[(Remote, Guarded), (Guarded, Remote)],
     },
     Row {
         event: Event::StaysRemote,
         by: ("hosts/mod.rs", &["let_go", "part", "start_over", "place"]),
-        what: "no queue pair can be had, the program does what only TCP can, it is in a fork child, or connects anew",
+        what: "no queue pair is possible, the program does something that only TCP can do, it is in a fork child, or connects anew",
         changes: &[(Remote, Tcp), (Remote, Candidate)],
     },
     Row {

@@ -705,9 +705,9 @@ impl Conn {
 
     /// The kernel has reported `error` to the program: it reports the end of a connection only
     /// once, whatever ended it. The kernel answers all that is sent from here on, too.
-    pub(crate) fn note_told(&self, error: Errno) {
+    pub(crate) fn note_reported(&self, error: Errno) {
         if carrier::is_end(error) {
-            self.set(flag::RESET_TOLD | flag::PEER_GONE);
+            self.set(flag::RESET_REPORTED | flag::PEER_GONE);
         }
     }
 

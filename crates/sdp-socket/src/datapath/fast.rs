@@ -247,7 +247,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     let before = |engine: &[AtomicU64; Source::WORDS]| {
         put(&engine[Source::SEQUENCE], message.sequence);
-        put(&engine[Source::TOLD], message.told);
+        put(&engine[Source::SENT_ACK], message.sent_ack);
         put(&engine[Source::POSITION], message.position);
     };
     words::finish_source(words, before, ring.tail());

@@ -41,18 +41,17 @@ fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
     }
 }
 
-/// How often [`try_enter`] without a timeout looks at a half's lock that is taken, before it gives
-/// up.
+/// How often [`try_enter`] looks at a half's lock that is taken, before it gives up.
 const LOOKS: u32 = 200;
 
-/// How long [`try_enter`] with a timeout waits before it asks whether the owner is dead; it asks
-/// once.
-const TURN_NS: u64 = 5_000_000;
+/// How long [`try_enter`] waits, where it may, before it asks once whether the owner is dead.
+const TIMEOUT_NS: u64 = 5_000_000;
 
-/// [`enter`] for one who can come back later. `None`: not now. Only with `patience` does it sleep, and succeed a dead owner.
-pub(crate) fn try_enter(word: &AtomicU32, patience: bool) -> Option<bool> {
-    if patience {
-        return match lock::lock_within(word, process::pid(), TURN_NS) {
+/// [`enter`] for a caller that can come back later. `None`: not now. It sleeps, and takes over from
+/// a dead owner, only where it `may_wait`.
+pub(crate) fn try_enter(word: &AtomicU32, may_wait: bool) -> Option<bool> {
+    if may_wait {
+        return match lock::lock_within(word, process::pid(), TIMEOUT_NS) {
             Acquired::Clean => Some(false),
             Acquired::TakenOver => Some(true),
             Acquired::Overdue => None,

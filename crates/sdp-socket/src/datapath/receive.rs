@@ -266,17 +266,17 @@ pub(crate) fn with_sink_of<R>(
 }
 
 /// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
-/// for the kernel). `patience`: waits for a bounded time, and takes over from a dead owner.
+/// for the kernel). `may_wait`: waits for a bounded time, and takes over from a dead owner.
 pub(crate) fn try_sink<R>(
     conn: &Conn,
-    patience: bool,
+    may_wait: bool,
     body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Option<Result<R, Errno>> {
     let (Some(link), Some(row)) = (conn.link(), conn.row()) else {
         return Some(Err(Errno::ECONNRESET));
     };
     let _section = section::Guard::enter();
-    let taken_over = half_lock::try_enter(&row.sink.lock, patience)?;
+    let taken_over = half_lock::try_enter(&row.sink.lock, may_wait)?;
     Some(inside(conn, link, row, taken_over, body))
 }
 
@@ -433,7 +433,7 @@ fn step(
                 KernelRead::Switched => continue,
                 KernelRead::Got(0) => {
                     let is_cut = total == 0 && is_end_without_fin(conn, sink);
-                    return if is_cut { told_of_reset(conn) } else { Ok(total) };
+                    return if is_cut { report_reset(conn) } else { Ok(total) };
                 }
                 KernelRead::Got(n) if wish.peeks() => {
                     let more = peek_behind_carrier(conn, sink, half, buffers, n, wish);
@@ -455,7 +455,7 @@ fn step(
                     continue;
                 }
                 KernelRead::Failed(e) => {
-                    conn.note_told(e);
+                    conn.note_reported(e);
                     if total == 0 {
                         return Err(e);
                     }
@@ -505,13 +505,13 @@ fn step(
             if total > 0 {
                 return Ok(total);
             }
-            return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_told(*e)) {
+            return match carrier::peek(conn.fd()).inspect_err(|e| conn.note_reported(*e)) {
                 // A FIN comes behind all wake bytes. Without them it was a reset, whose error the
                 // thread that consumed wake bytes may have taken; what the peer sent after the
                 // switch is lost. While the connection stands, it is the program that reads no more
                 // (SHUT_RD).
                 Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
-                Ok(0) => told_of_reset(conn),
+                Ok(0) => report_reset(conn),
                 Ok(_) => Err(Errno::EAGAIN),
                 Err(e) => Err(e),
             };
@@ -539,17 +539,17 @@ fn step(
 /// instead (E3), may have taken the report. Bytes that the peer had handed to its kernel may be
 /// missing, so this is no end of stream.
 fn is_end_without_fin(conn: &ConnGuard, sink: &SinkState) -> bool {
-    let is_told = conn.has(flag::RESET_TOLD);
-    let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_told) else { return false };
+    let is_reported = conn.has(flag::RESET_REPORTED);
+    let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_reported) else { return false };
     if sink.is_counted { came == sink.carrier_read } else { reset_note::is_noted(conn) }
 }
 
 /// The reset that a program has to learn of: once, then it is an end of stream.
-fn told_of_reset(conn: &Conn) -> Result<usize, Errno> {
-    if conn.has(flag::RESET_TOLD) {
+fn report_reset(conn: &Conn) -> Result<usize, Errno> {
+    if conn.has(flag::RESET_REPORTED) {
         return Ok(0);
     }
-    conn.set(flag::RESET_TOLD | flag::PEER_GONE);
+    conn.set(flag::RESET_REPORTED | flag::PEER_GONE);
     Err(Errno::ECONNRESET)
 }
 
@@ -783,7 +783,7 @@ fn look_at_carrier(
         // A FIN comes behind all wake bytes: without them it was a reset, and the look for them has
         // taken its error.
         Ok(0)
-            if !conn.has(flag::RESET_TOLD)
+            if !conn.has(flag::RESET_REPORTED)
                 && lane::has_counted_wake_bytes(sink.carrier_read, half)
                 && carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE =>
         {
@@ -824,11 +824,11 @@ fn look_at_carrier(
             if send::everything_was_read(conn) {
                 Ok(Found::End)
             } else {
-                conn.set(flag::RESET_TOLD);
+                conn.set(flag::RESET_REPORTED);
                 Err(Errno::ECONNRESET)
             }
         }
-        Err(e) => Err(e).inspect_err(|e| conn.note_told(*e)),
+        Err(e) => Err(e).inspect_err(|e| conn.note_reported(*e)),
     }
 }
 

@@ -23,13 +23,13 @@ pub(crate) fn note(row: &Row) {
 /// has noted it, and this waits for it: not by taking the lock, whose owner may have been stopped,
 /// and for a moment only, because calls that need not wait ask this.
 pub(crate) fn is_noted(conn: &Conn) -> bool {
-    const PATIENCE_NS: u64 = 10_000_000;
+    const TIMEOUT_NS: u64 = 10_000_000;
     const SLEEP_NS: i64 = 100_000;
     let Some(row) = conn.row() else { return false };
     let has_taken = || row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0;
     let is_at_it = || row.source.lock.load(Ordering::SeqCst) != 0 && !has_taken();
     if is_at_it() && !conn.has(flag::SENDER_STUCK) {
-        let end = monotonic_ns() + PATIENCE_NS;
+        let end = monotonic_ns() + TIMEOUT_NS;
         while is_at_it() {
             if monotonic_ns() >= end {
                 conn.set(flag::SENDER_STUCK);

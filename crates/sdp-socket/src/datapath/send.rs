@@ -46,7 +46,7 @@ use crate::{
 
 mod gate;
 
-pub(crate) use gate::{GATE_PATIENCE_NS, gated, gated_at};
+pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at};
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
@@ -98,10 +98,10 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
     let wanted = buffers.left();
     let mut deadline: Option<Option<u64>> = None;
     let mut rival = None;
-    let mut is_patient = None;
+    let mut can_wait = None;
     loop {
         let ended = with_source(conn, |source, row, link, half| {
-            Ok(attempt(conn, guard, source, row, link, half, buffers, flags, is_patient))
+            Ok(attempt(conn, guard, source, row, link, half, buffers, flags, can_wait))
         })?;
         if proof::is_wanted(conn) {
             proof::leave_if_refuted(conn, conn.fd());
@@ -132,7 +132,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
                 return partial(e);
             }
             Attempt::AskWaiters => {
-                is_patient = Some(crate::wake::interest::can_wait_for_room(conn));
+                can_wait = Some(crate::wake::interest::can_wait_for_room(conn));
                 continue;
             }
             Attempt::Again => {
@@ -237,7 +237,7 @@ fn attempt(
     half: AnyHalf<'_>,
     buffers: &mut Buffers,
     flags: c_int,
-    is_patient: Option<bool>,
+    can_wait: Option<bool>,
 ) -> Attempt {
     if conn.has(flag::HOSTILE) {
         return Attempt::Failed(Errno::ECONNRESET);
@@ -246,7 +246,7 @@ fn attempt(
     if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
         // An error of the socket comes before its end, as in the kernel.
         let error = conn.open_fd().filter(|fd| carrier::has_error(*fd));
-        let error = error.and_then(carrier::take_error).inspect(|e| conn.note_told(*e));
+        let error = error.and_then(carrier::take_error).inspect(|e| conn.note_reported(*e));
         return Attempt::Failed(error.unwrap_or(Errno::EPIPE));
     }
     let is_blocking = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
@@ -316,10 +316,10 @@ fn attempt(
                 // R10: where the library sees how the program waits, "writable" can mean the ring.
                 // Otherwise the sender goes on on the carrier, whose readiness every poller
                 // understands.
-                if !blocking && is_patient.is_none() {
+                if !blocking && can_wait.is_none() {
                     return Attempt::AskWaiters;
                 }
-                if !blocking && is_patient == Some(true) {
+                if !blocking && can_wait == Some(true) {
                     conn.set(flag::WANTS_ROOM);
                     let is_roomy = wait::arm_for_room(half);
                     // A reader that has gone frees no room, and its end may have been reported
@@ -420,15 +420,15 @@ pub(crate) fn leave_sdp(
     if source.lane != Lane::Sdp {
         return true;
     }
-    let is_patient = wait::briefly(|| half.may_leave(source.switches));
-    if !(is_patient && source.tx.refresh().is_ok() && is_all_read(source))
+    let may_leave = wait::briefly(|| half.may_leave(source.switches));
+    if !(may_leave && source.tx.refresh().is_ok() && is_all_read(source))
         && let Some(fd) = conn::number_of(conn)
         && (conn.has(flag::PEER_GONE) || carrier::is_over(fd))
     {
         conn.set(flag::PEER_GONE);
         probe_carrier(conn, fd, source, half);
     }
-    if !is_patient && !wait::is_reader_dead(conn) {
+    if !may_leave && !wait::is_reader_dead(conn) {
         return false;
     }
     let left = gated(conn, half, conn.side(), || match source.adopt(half) {
@@ -501,7 +501,7 @@ fn kernel_send(
                 return Some(Attempt::Failed(Errno::EPIPE));
             }
             Err(e) => {
-                conn.note_told(e);
+                conn.note_reported(e);
                 return Some(Attempt::Failed(e));
             }
         }
@@ -744,7 +744,7 @@ pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
 /// kernel: true when it answered with a reset, which the caller reports now; the kernel must not
 /// report it again.
 pub(crate) fn probe_peer(conn: &ConnGuard) -> bool {
-    if conn.has(flag::RESET_TOLD) {
+    if conn.has(flag::RESET_REPORTED) {
         return false;
     }
     with_source(conn, |source, _, _, half| {
@@ -754,7 +754,7 @@ pub(crate) fn probe_peer(conn: &ConnGuard) -> bool {
         leave_sdp(conn, source, half, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {
-            conn.set(flag::RESET_TOLD);
+            conn.set(flag::RESET_REPORTED);
             carrier::take_error(conn.fd());
         }
         Ok(is_reset)

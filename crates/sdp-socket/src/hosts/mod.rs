@@ -456,7 +456,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 return Ok(got);
             }
             Err(RecvError::Cut { .. }) => {
-                conn.set(flag::RESET_TOLD | flag::PEER_GONE);
+                conn.set(flag::RESET_REPORTED | flag::PEER_GONE);
                 return Err(Errno::ECONNRESET);
             }
             Err(RecvError::Carrier(errno)) => {

@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn addresses_lose_their_family_and_nothing_else() {
         let mut address = [7u8; size_of::<libc::sockaddr_storage>() + 1];
-        let told = |address: &[u8], len: usize| {
+        let rewritten = |address: &[u8], len: usize| {
             inet_here(address.as_ptr().cast(), len as socklen_t, true).map(|p| (p.bytes, p.len))
         };
         for (given, means) in
@@ -197,14 +197,16 @@ mod tests {
         {
             address[..2].copy_from_slice(&(given as u16).to_ne_bytes());
             for (len, kept) in [(16, 16), (28, 28), (size_of::<libc::sockaddr_storage>(), 28)] {
-                let (bytes, n) = told(&address, len).expect("one of the numbers");
+                let (bytes, n) = rewritten(&address, len).expect("one of the numbers");
                 assert_eq!((n, &bytes[..2]), (kept, &(means as u16).to_ne_bytes()[..]));
                 assert!(bytes[2..kept as usize].iter().all(|byte| *byte == 7));
             }
-            assert!(told(&address, 15).is_none() && told(&address, address.len()).is_none());
+            assert!(
+                rewritten(&address, 15).is_none() && rewritten(&address, address.len()).is_none()
+            );
         }
         address[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-        assert!(told(&address, 16).is_none());
+        assert!(rewritten(&address, 16).is_none());
         assert!(inet_here(core::ptr::null(), 16, false).is_none());
         assert!(inet_here(core::ptr::without_provenance(8), 16, false).is_none());
     }
@@ -212,7 +214,7 @@ mod tests {
     #[test]
     fn ipv6_addresses_of_ipv4_will_do_on_sockets_of_ipv4() {
         let mut address = [0u8; ADDRESS_MAX];
-        let told = |address: &[u8], is_v6| {
+        let rewritten = |address: &[u8], is_v6| {
             let inet = inet_here(address.as_ptr().cast(), address.len() as socklen_t, is_v6)?;
             Some((inet.bytes.first_chunk::<8>().copied()?, inet.len))
         };
@@ -221,14 +223,14 @@ mod tests {
             address[..2].copy_from_slice(&(family as u16).to_ne_bytes());
             address[2..4].copy_from_slice(&[7, 8]);
             address[8..].fill(0);
-            assert_eq!(told(&address, false), Some(([a, b, 7, 8, 0, 0, 0, 0], 16)));
+            assert_eq!(rewritten(&address, false), Some(([a, b, 7, 8, 0, 0, 0, 0], 16)));
             address[18..24].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 9]);
-            assert_eq!(told(&address, false), Some(([a, b, 7, 8, 127, 0, 0, 9], 16)));
-            assert!(told(&address[..27], false).is_none_or(|(_, len)| len != 16));
+            assert_eq!(rewritten(&address, false), Some(([a, b, 7, 8, 127, 0, 0, 9], 16)));
+            assert!(rewritten(&address[..27], false).is_none_or(|(_, len)| len != 16));
             address[8] = 0x20;
-            assert_eq!(told(&address, false), None, "of IPv6");
+            assert_eq!(rewritten(&address, false), None, "of IPv6");
         }
         address[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-        assert!(told(&address, true).is_none(), "the program's own");
+        assert!(rewritten(&address, true).is_none(), "the program's own");
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn drop_everything() {
 
 /// Longest wait for other threads to come out of the library (the longest that one of them may be in there waits
 /// for a gate), and how often it is looked at.
-const OTHERS_NS: u64 = send::GATE_PATIENCE_NS + 1_000_000_000;
+const OTHERS_NS: u64 = send::GATE_TIMEOUT_NS + 1_000_000_000;
 
 const OTHERS_SLEEP_NS: i64 = 50_000;
 

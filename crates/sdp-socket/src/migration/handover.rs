@@ -61,11 +61,11 @@ use crate::{
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// How long it may take to get back what was pushed in vain: without it the connection is lost.
 const ROLL_BACK_NS: u64 = 2_000_000_000;
-const _: () = assert!(PATIENCE_NS + ROLL_BACK_NS < crate::datapath::send::GATE_PATIENCE_NS);
+const _: () = assert!(PATIENCE_NS + ROLL_BACK_NS < crate::datapath::send::GATE_TIMEOUT_NS);
 /// A hand-over may hold a half's lock twice without a pause that others could use.
 const _: () = assert!(
-    2 * (crate::datapath::send::GATE_PATIENCE_NS + PATIENCE_NS + ROLL_BACK_NS)
-        < sdp_shm::lock::PATIENCE_NS
+    2 * (crate::datapath::send::GATE_TIMEOUT_NS + PATIENCE_NS + ROLL_BACK_NS)
+        < sdp_shm::lock::TIMEOUT_NS
 );
 /// One wait for the carrier.
 const SLEEP_NS: i64 = 10_000_000;

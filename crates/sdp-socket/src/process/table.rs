@@ -38,7 +38,7 @@ const KIND_HIDDEN: u32 = 3;
 const CLOSING: u32 = 4 << KIND_SHIFT;
 /// How long a call waits for another thread that is in the middle of a close, and how long each
 /// short sleep is.
-const CLOSE_PATIENCE_NS: u64 = 50_000_000;
+const CLOSE_TIMEOUT_NS: u64 = 50_000_000;
 const CLOSE_SLEEP_NS: i64 = 100_000;
 /// Whether [`CLOSING`] stands anywhere, perhaps: since the last fork it has.
 #[unsafe(link_section = ".bss.hot")]
@@ -174,7 +174,7 @@ pub(crate) fn await_close(fd: i32) {
 /// Bounded: the thread that closes may be this one, interrupted by a handler, or have been cancelled.
 #[cold]
 fn await_close_here(fd: i32) {
-    let until = monotonic_ns().saturating_add(CLOSE_PATIENCE_NS);
+    let until = monotonic_ns().saturating_add(CLOSE_TIMEOUT_NS);
     while monotonic_ns() < until {
         sdp_sys::time::sleep(CLOSE_SLEEP_NS);
         if word(fd).is_none_or(|word| word.load(Ordering::Acquire) != CLOSING) {
@@ -264,10 +264,10 @@ mod tests {
         // Numbers and entries that no other test of this process uses.
         let ours = [201, 202, 254, 255, 256, 257, 4000].map(|fd| (fd, Entry::Set(fd as u32)));
         let walked = || {
-            let mut met = Vec::new();
-            walk(|fd, entry| met.push((fd, entry)));
-            met.retain(|(_, entry)| ours.iter().any(|(_, own)| own == entry));
-            met
+            let mut walked = Vec::new();
+            walk(|fd, entry| walked.push((fd, entry)));
+            walked.retain(|(_, entry)| ours.iter().any(|(_, own)| own == entry));
+            walked
         };
         assert!(walked().is_empty());
         for (fd, entry) in ours {

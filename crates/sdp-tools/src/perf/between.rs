@@ -15,7 +15,7 @@ use super::pair::{Process, Setting};
 use super::peer::{Kind, Order, Round, Side};
 use super::stats::Spread;
 use super::talk::{
-    Answer, Counted, Each, Hello, PATIENCE, PORT, PROTOCOL, Request, Talk, Wanted, printable,
+    Answer, Counted, Each, Hello, PORT, PROTOCOL, Request, TIMEOUT, Talk, Wanted, printable,
 };
 use super::{Common, Outcome, Plan, Transport, serve, show};
 use crate::Failure;
@@ -105,7 +105,7 @@ struct Server {
 impl Server {
     fn reach(at: SocketAddr) -> Result<Self, Failure> {
         let start = format!("start there: sdp perf serve {}", at.ip());
-        let stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(|e| match e.kind() {
+        let stream = TcpStream::connect_timeout(&at, TIMEOUT).map_err(|e| match e.kind() {
             ErrorKind::ConnectionRefused => {
                 Failure(format!("nobody listens at port {} of {}; {start}", at.port(), at.ip()))
             }
@@ -113,7 +113,7 @@ impl Server {
         })?;
         let talk = Talk::new(stream).map_err(|e| Failure::new(at, e))?;
         let mut server = Self { talk, at, version: String::new() };
-        match server.ask(&Request::Hello(Hello::own()), PATIENCE)? {
+        match server.ask(&Request::Hello(Hello::own()), TIMEOUT)? {
             Answer::Hello(Hello { protocol: PROTOCOL, version }) => {
                 server.version = printable(&version);
                 Ok(server)
@@ -158,7 +158,7 @@ impl Server {
     }
 
     fn cpu_ns(&mut self) -> Result<Each<u64>, Failure> {
-        match self.ask(&Request::Cpu, PATIENCE)? {
+        match self.ask(&Request::Cpu, TIMEOUT)? {
             Answer::Cpu(cpu) => Ok(cpu),
             _ => Err(self.nonsense()),
         }

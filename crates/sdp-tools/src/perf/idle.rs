@@ -173,10 +173,10 @@ fn run(
     do_both(&mut pair, &format!("bulk {} {}", options.bulk, options.bulk_mib << 20))?;
     let after_bulk = held(&pair)?;
     let started = Instant::now();
-    let patience = Duration::from_secs(u64::from(options.give_back) * 2 + 5);
+    let wait = Duration::from_secs(u64::from(options.give_back) * 2 + 5);
     let enough = after_small.shared_kib + options.bulk as f64 * STAYING_KIB;
     let mut given_back_after_s = None;
-    while transport == Transport::Sdp && started.elapsed() < patience {
+    while transport == Transport::Sdp && started.elapsed() < wait {
         if held(&pair)?.shared_kib <= enough {
             given_back_after_s = Some(started.elapsed().as_secs_f64());
             break;

@@ -15,7 +15,7 @@ use clap::Args;
 
 use super::pair::{Process, Setting};
 use super::peer::Side;
-use super::talk::{self, Answer, Counted, Each, Hello, PATIENCE, PROTOCOL, Request, Talk, Wanted};
+use super::talk::{self, Answer, Counted, Each, Hello, PROTOCOL, Request, TIMEOUT, Talk, Wanted};
 use super::{Pin, Transport};
 use crate::Failure;
 use crate::collect::Collector;
@@ -145,7 +145,7 @@ impl Serving {
     /// The counts, once the other end's processes have ended and these with them.
     fn end(mut self) -> Counted {
         for process in [&mut self.tcp, &mut self.sdp] {
-            process.ends_within(PATIENCE);
+            process.ends_within(TIMEOUT);
         }
         drop((self.tcp, self.sdp));
         let nobody = Ended { how: Ok(0), user_s: 0.0, system_s: 0.0 };
@@ -162,7 +162,7 @@ fn session(stream: TcpStream, env: &Environment) -> io::Result<()> {
     let from = canonical(stream.peer_addr()?);
     let at = canonical(stream.local_addr()?);
     let mut talk = Talk::new(stream)?;
-    let Request::Hello(hello) = talk.hear(PATIENCE)? else {
+    let Request::Hello(hello) = talk.hear(TIMEOUT)? else {
         return Err(io::Error::other("began without a hello"));
     };
     talk.say(&Answer::Hello(Hello::own()))?;

@@ -22,7 +22,7 @@ pub const PORT: u16 = 7798;
 /// Version of these messages, and of those that the measuring processes exchange.
 pub const PROTOCOL: u32 = 1;
 /// How long a line may take that needs no work.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest line.
 const MAX_LINE: usize = 16_384;
 /// Bytes in buffers of the processes that serve one measurement.
@@ -178,7 +178,7 @@ impl Talk {
     /// It takes no options.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { stream, pending: Vec::new() })
     }
 
@@ -246,9 +246,9 @@ mod tests {
         for byte in text.bytes() {
             there.write_all(&[byte]).unwrap();
         }
-        let heard: Request = here.hear(PATIENCE).unwrap();
+        let heard: Request = here.hear(TIMEOUT).unwrap();
         assert!(matches!(heard, Request::Start(heard) if heard == wanted));
-        assert!(matches!(here.hear(PATIENCE).unwrap(), Request::Cpu));
+        assert!(matches!(here.hear(TIMEOUT).unwrap(), Request::Cpu));
     }
 
     #[test]
@@ -263,13 +263,13 @@ mod tests {
         for bad in
             [b"SSH-2.0\n".as_slice(), b"\n", b"{\"start\":{\"kind\":\"sh\"}}\n", b"\xff\n", &deep]
         {
-            assert_eq!(kind(bad, PATIENCE), ErrorKind::InvalidData, "{bad:?}");
+            assert_eq!(kind(bad, TIMEOUT), ErrorKind::InvalidData, "{bad:?}");
         }
-        assert_eq!(kind(&vec![b'x'; MAX_LINE + 2000], PATIENCE), ErrorKind::InvalidData);
+        assert_eq!(kind(&vec![b'x'; MAX_LINE + 2000], TIMEOUT), ErrorKind::InvalidData);
         assert_eq!(kind(b"\"cpu\"", Duration::from_millis(20)), ErrorKind::TimedOut);
         let (there, mut here) = both();
         drop(there);
-        let heard: io::Result<Request> = here.hear(PATIENCE);
+        let heard: io::Result<Request> = here.hear(TIMEOUT);
         assert_eq!(heard.map(drop).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }
 

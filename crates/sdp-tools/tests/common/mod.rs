@@ -77,7 +77,7 @@ pub fn make_page(program: &[u8]) -> (OwnedFd, &'static Page) {
 
 /// How a process hands in its page.
 #[derive(Clone, Copy)]
-pub enum Way {
+pub enum HandIn {
     Abstract,
     Path,
     WrongToken,
@@ -85,18 +85,18 @@ pub enum Way {
 }
 
 /// Sends the descriptor to where `SDP_REPORT` says.
-pub fn hand_in(fd: &OwnedFd, way: Way) {
+pub fn hand_in(fd: &OwnedFd, how: HandIn) {
     let address = std::env::var("SDP_REPORT").expect("SDP_REPORT is set under sdp run --report");
     let parts: Vec<_> = address.split(';').collect();
     let [name, path, token] = parts[..] else { panic!("three parts: {address}") };
-    let to = match way {
-        Way::Path => LocalName::Path(path.as_bytes()),
+    let to = match how {
+        HandIn::Path => LocalName::Path(path.as_bytes()),
         _ => LocalName::Abstract(name.as_bytes()),
     };
     let socket = sys::seqpacket_connect(to).expect("somebody listens");
-    match way {
-        Way::WrongToken => sys::send_with_fd(socket.as_fd(), b"guess", fd.as_fd()).unwrap(),
-        Way::NoDescriptor => {
+    match how {
+        HandIn::WrongToken => sys::send_with_fd(socket.as_fd(), b"guess", fd.as_fd()).unwrap(),
+        HandIn::NoDescriptor => {
             // SAFETY: the token is valid for its length.
             unsafe { libc::send(socket.as_raw_fd(), token.as_ptr().cast(), token.len(), 0) };
         }

@@ -153,7 +153,7 @@ pub struct Source {
     /// Last message that the peer is known to have received.
     acked: u32,
     /// The acknowledgement in our last message to the peer.
-    told: Ack,
+    sent_ack: Ack,
     /// Payload bytes sent, read by the peer included.
     position: u64,
     /// Number of the advertisement, while `ADVERT` is set.
@@ -208,7 +208,7 @@ impl Source {
     /// Word of the packed form: the last message committed, and the last one that the peer has.
     pub const SEQUENCE: usize = 1;
     /// Word of the packed form: the acknowledgement in our last message to the peer ([`Ack`]).
-    pub const TOLD: usize = 2;
+    pub const SENT_ACK: usize = 2;
     /// Word of the packed form: the longest message in each direction.
     pub const SIZES: usize = 3;
     /// Word of the packed form: payload bytes sent so far.
@@ -231,7 +231,7 @@ impl Source {
             receive_size: config.receive_size,
             last_mseq: 0,
             acked: 0,
-            told: Ack { bufs, mseq_ack: 0, empty: 0 },
+            sent_ack: Ack { bufs, mseq_ack: 0, empty: 0 },
             position: 0,
             advert_mseq: 0,
             advert_left: 0,
@@ -305,7 +305,7 @@ impl Source {
     }
 
     fn update(&self, ack: Ack, due: Due) -> Result<Outgoing, Hold> {
-        if self.credits == Credits::Implicit || update_due(ack, self.told) != due {
+        if self.credits == Credits::Implicit || update_due(ack, self.sent_ack) != due {
             return Err(Hold::NothingToSend);
         }
         self.control(ack, Body::Data)
@@ -316,7 +316,7 @@ impl Source {
     #[inline]
     pub fn commit(&mut self, sent: &Outgoing) {
         debug_assert_eq!(sent.message.header.mseq, next(self.last_mseq));
-        self.told = sent.ack;
+        self.sent_ack = sent.ack;
         if sent.message.body == Body::Data && self.marks == 0 && sent.message.payload_len() != 0 {
             self.last_mseq = sent.message.header.mseq;
             self.position = advance(self.position, sent.message.payload_len());
@@ -414,7 +414,7 @@ impl Source {
     }
 
     fn check_credit(&self, ack: Ack, class: Class) -> Result<(), Hold> {
-        may_send(self.available(), ack.raise_over(self.told) > 0, class)
+        may_send(self.available(), ack.raise_over(self.sent_ack) > 0, class)
     }
 
     /// Whether payload may follow the messages sent so far.

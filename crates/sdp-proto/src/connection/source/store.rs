@@ -44,7 +44,7 @@ impl Source {
         let mut words = [0; Self::WORDS];
         words[Self::BITS] = bits;
         words[Self::SEQUENCE] = pack(self.last_mseq, self.acked);
-        words[Self::TOLD] = self.told.to_word();
+        words[Self::SENT_ACK] = self.sent_ack.to_word();
         words[Self::SIZES] = pack(self.peer_receive_size, self.receive_size);
         words[Self::POSITION] = self.position;
         words[5] = pack(self.advert_mseq, self.advert_left);
@@ -75,7 +75,7 @@ impl Source {
             peer_bufs: (bits >> BUFS_SHIFT) as u16,
             last_mseq: low(sequence),
             acked: high(sequence),
-            told: Ack::from_word(words[Self::TOLD]),
+            sent_ack: Ack::from_word(words[Self::SENT_ACK]),
             peer_receive_size: low(sizes),
             receive_size: high(sizes),
             position: words[Self::POSITION],

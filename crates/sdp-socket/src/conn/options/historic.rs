@@ -96,7 +96,7 @@ pub(crate) unsafe fn get_option(
         return None;
     }
     let conn = ConnGuard::new(number, Half::Receive)?;
-    let told = match name {
+    let known = match name {
         SDP_ZCOPY_THRESH => conn.historic.threshold().map_or(NOT_SET, |n| n as c_int),
         _ => -(conn.historic.bind_error() as c_int),
     };
@@ -116,7 +116,7 @@ pub(crate) unsafe fn get_option(
     // somewhere.
     unsafe {
         len.write_unaligned(n as socklen_t);
-        core::ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), value.cast(), n);
+        core::ptr::copy_nonoverlapping((&raw const known).cast::<u8>(), value.cast(), n);
     }
     Some(Ok(0))
 }

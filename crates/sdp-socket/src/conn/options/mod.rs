@@ -154,7 +154,7 @@ pub fn get(level: c_int, name: c_int) -> Verdict {
 ///
 /// # Safety
 /// The kernel has written to `value`, as many bytes as `len` says.
-pub unsafe fn told(
+pub unsafe fn option_read(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -179,7 +179,7 @@ pub unsafe fn told(
         *value = error.to_ne_bytes();
     }
     if error != 0 {
-        conn.note_told(Errno(error));
+        conn.note_reported(Errno(error));
     }
 }
 
@@ -314,10 +314,10 @@ mod tests {
         let all = of(libc::SOL_SOCKET, socket::OPTIONS).chain(of(libc::IPPROTO_TCP, tcp::OPTIONS));
         for (level, name, number, verdict) in all {
             // One question covers both.
-            let is_told_by_another = name == "SO_TIMESTAMPING_NEW";
+            let is_covered_by_another = name == "SO_TIMESTAMPING_NEW";
             if let Verdict::Leaves(leaving) = verdict
                 && leaving.when != When::Always
-                && !is_told_by_another
+                && !is_covered_by_another
             {
                 assert!(ASKED.contains(&(level, number as c_int)), "{name}");
             }

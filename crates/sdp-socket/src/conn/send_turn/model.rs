@@ -97,7 +97,7 @@ struct S {
     lock: Option<u8>,
     threads: Vec<Thread>,
     deaths: u8,
-    patience: u8,
+    timeouts: u8,
 }
 
 struct Sending {
@@ -105,7 +105,7 @@ struct Sending {
     messages: Vec<u8>,
     parts: u8,
     deaths: u8,
-    patience: u8,
+    timeouts: u8,
     turn: SendTurn,
 }
 
@@ -115,9 +115,9 @@ const fn id(n: usize) -> u32 {
 }
 
 impl Sending {
-    fn new(twin: Twin, messages: &[u8], deaths: u8, patience: u8) -> Self {
+    fn new(twin: Twin, messages: &[u8], deaths: u8, timeouts: u8) -> Self {
         let turn = SendTurn(AtomicU64::new(0));
-        Self { twin, messages: messages.to_vec(), parts: 2, deaths, patience, turn }
+        Self { twin, messages: messages.to_vec(), parts: 2, deaths, timeouts, turn }
     }
 
     /// `SendTurn::of_another`, of the twin's turn.
@@ -148,14 +148,14 @@ impl Sending {
     }
 
     /// `whose` ends its send turn, as far as one atomic operation goes; where `n` goes on.
-    fn end(&self, s: &mut S, whose: u8, patience: bool, then: [At; 2]) -> At {
+    fn end(&self, s: &mut S, whose: u8, timeouts: bool, then: [At; 2]) -> At {
         let thread = u32::from(whose);
         if self.twin == Twin::HasAFlag {
             let is_its = self.turn.0.load(Ordering::Relaxed) as u32 == thread;
             return if is_its { At::Read(whose) } else { then[1] };
         }
         let ended = self.turn.end(thread);
-        if ended && patience {
+        if ended && timeouts {
             s.threads[whose as usize - 1].lost = true;
         }
         if ended { then[0] } else { then[1] }
@@ -334,7 +334,7 @@ impl Model for Sending {
             gone: false,
         };
         let threads = self.messages.iter().map(thread).collect();
-        S { word: 0, flag: false, lock: None, threads, deaths: 0, patience: 0 }
+        S { word: 0, flag: false, lock: None, threads, deaths: 0, timeouts: 0 }
     }
 
     fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
@@ -356,13 +356,13 @@ impl Model for Sending {
                 to.push((gone[n], Ok(next)));
             }
             if let At::Sleeps(whose) = at
-                && s.patience < self.patience
+                && s.timeouts < self.timeouts
                 && self.holder(s, n).is_some_and(|now| now == whose)
             {
-                let mut next = S { patience: s.patience + 1, ..s.clone() };
+                let mut next = S { timeouts: s.timeouts + 1, ..s.clone() };
                 next.threads[n].counted = false;
                 next.threads[n].at = At::Ends(whose);
-                to.push(("loses patience", Ok(next)));
+                to.push(("times out", Ok(next)));
             }
         }
     }
@@ -388,11 +388,9 @@ fn no_message_is_torn_and_nobody_waits_for_ever() {
         Size::Ci => &[(&[2, 2], 2, 2), (&[1, 1, 1], 2, 1)],
         Size::Long => &[(&[3, 3], 2, 3), (&[2, 1, 1], 2, 2)],
     };
-    for (messages, deaths, patience) in some {
-        let model = Sending::new(Twin::Faithful, messages, *deaths, *patience);
-        let name = format!(
-            "turns, messages {messages:?}, {deaths} cancelled, {patience} times out of patience"
-        );
+    for (messages, deaths, timeouts) in some {
+        let model = Sending::new(Twin::Faithful, messages, *deaths, *timeouts);
+        let name = format!("turns, messages {messages:?}, {deaths} cancelled, {timeouts} timeouts");
         holds(&name, &model, LIMIT);
     }
 }

@@ -9,7 +9,7 @@ use crate::conn::{self, Conn, carrier, flag, link::AnyHalf};
 
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
-pub(crate) const GATE_PATIENCE_NS: u64 = 5_000_000_000;
+pub(crate) const GATE_TIMEOUT_NS: u64 = 5_000_000_000;
 /// From then on a wait for the gate sleeps for short times instead of yielding.
 const GATE_SPIN_NS: u64 = 1_000_000;
 const GATE_SLEEP_NS: i64 = 200_000;
@@ -59,7 +59,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
         }
         let now = monotonic_ns();
         let waited = now.saturating_sub(start);
-        if waited > GATE_PATIENCE_NS || conn.has(flag::HOSTILE) {
+        if waited > GATE_TIMEOUT_NS || conn.has(flag::HOSTILE) {
             return false;
         }
         if waited < GATE_SPIN_NS {

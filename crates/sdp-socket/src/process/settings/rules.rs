@@ -88,11 +88,11 @@ struct Known {
     /// A table that is not in force any more.
     spare: Option<NonNull<Config>>,
     /// The state that tools see.
-    told: Rules,
+    shown: Rules,
 }
 
 /// The words that tools see, for a page that is made later.
-static TOLD: RuleWords = RuleWords::new();
+static SHOWN: RuleWords = RuleWords::new();
 
 struct Cell(UnsafeCell<Known>);
 
@@ -105,7 +105,7 @@ static KNOWN: Cell = Cell(UnsafeCell::new(Known {
     is_there: false,
     root: None,
     spare: None,
-    told: Rules::NONE,
+    shown: Rules::NONE,
 }));
 
 /// Asks the rules in force, if there are any.
@@ -129,11 +129,11 @@ pub(crate) fn verdict(
     role: Role,
     address: [u8; 16],
     port: u16,
-    told: impl FnOnce(&Config, &Verdict),
+    then: impl FnOnce(&Config, &Verdict),
 ) -> Family {
     with(|config| {
         let verdict = config.decide(role, address, port);
-        told(config, &verdict);
+        then(config, &verdict);
         verdict.family
     })
     .unwrap_or(Family::Both)
@@ -176,7 +176,8 @@ pub(super) fn load(texts: Texts) -> bool {
         let Some(table) = make(known, texts, file, is_read) else { return };
         // SAFETY: just made, and not in force yet.
         let config = unsafe { table.as_ref() };
-        known.told = told(config, if is_read { RuleState::File } else { RuleState::NoFile });
+        known.shown =
+            shown_rules(config, if is_read { RuleState::File } else { RuleState::NoFile });
         tell(known);
         IN_FORCE.store(table.as_ptr(), Ordering::Release);
     });
@@ -208,7 +209,7 @@ fn make(known: &mut Known, texts: Texts, file: &[u8], is_read: bool) -> Option<N
     Some(table)
 }
 
-fn told(config: &Config, state: RuleState) -> Rules {
+fn shown_rules(config: &Config, state: RuleState) -> Rules {
     Rules {
         state: state as u32,
         rules: config.rules().len() as u32,
@@ -221,14 +222,14 @@ fn told(config: &Config, state: RuleState) -> Rules {
 
 /// Shows tools the state in force.
 fn tell(known: &Known) {
-    TOLD.set(&known.told);
+    SHOWN.set(&known.shown);
     publish();
 }
 
 /// The same on a page that has just been made.
 pub(crate) fn publish() {
     if let Some(page) = page::current() {
-        page.set_rules(&TOLD.get());
+        page.set_rules(&SHOWN.get());
     }
 }
 
@@ -313,8 +314,8 @@ fn inspect(known: &mut Known, texts: Texts) -> u64 {
             LOOK_EVERY_MS
         }
         Ok(stat) if known.version == Some(Version::of(&stat)) => {
-            if known.told.state == RuleState::Unreadable as u32 {
-                known.told.state = RuleState::File as u32; // it is back as it was
+            if known.shown.state == RuleState::Unreadable as u32 {
+                known.shown.state = RuleState::File as u32; // it is back as it was
                 tell(known);
             }
             LOOK_EVERY_MS
@@ -382,24 +383,24 @@ fn replace(known: &mut Known, texts: Texts, file: &[u8], is_read: bool) -> u64 {
     }
     GENERATION.fetch_add(1, Ordering::AcqRel);
     let state = if is_read { RuleState::File } else { RuleState::NoFile };
-    known.told = match table {
+    known.shown = match table {
         // SAFETY: in force, and not written to.
-        Some(table) => told(unsafe { table.as_ref() }, state),
+        Some(table) => shown_rules(unsafe { table.as_ref() }, state),
         None => Rules { changes: generation(), since_s: time::unix_s(), ..Rules::NONE },
     };
     tell(known);
-    log::rules_changed(known.told.rules);
+    log::rules_changed(known.shown.rules);
     LOOK_EVERY_MS
 }
 
 /// The former rules stay in force; tools see why.
 fn keep(known: &mut Known, state: RuleState, errors: u32) {
-    if known.told.state == state as u32 && known.told.errors == errors {
+    if known.shown.state == state as u32 && known.shown.errors == errors {
         return;
     }
-    known.told.state = state as u32;
-    known.told.errors = errors;
-    known.told.judged_s = time::unix_s();
+    known.shown.state = state as u32;
+    known.shown.errors = errors;
+    known.shown.judged_s = time::unix_s();
     tell(known);
     log::rules_kept(state, errors);
 }

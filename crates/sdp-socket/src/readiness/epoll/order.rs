@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    fn told(out: &Output<'_>, events: &[epoll_event]) -> Vec<(u64, u32)> {
+    fn reported(out: &Output<'_>, events: &[epoll_event]) -> Vec<(u64, u32)> {
         let data = events.iter().map(|event| event.u64);
         data.zip(out.from).take(out.used).collect()
     }
@@ -327,16 +327,16 @@ mod tests {
         }
         out.end_of_kernels = 5;
         out.bring_forward(2);
-        assert_eq!(told(&out, &events), [(3, NONE), (4, 14), (5, NONE), (1, 11), (2, 12)]);
+        assert_eq!(reported(&out, &events), [(3, NONE), (4, 14), (5, NONE), (1, 11), (2, 12)]);
         // Events of rings behind the kernel's stay there.
         out.push(1, 6, 16);
         out.end_of_kernels = 4;
         out.bring_forward(3);
         let wanted = [(1, 11), (3, NONE), (4, 14), (5, NONE), (2, 12), (6, 16)];
-        assert_eq!(told(&out, &events), wanted);
+        assert_eq!(reported(&out, &events), wanted);
         out.end_of_kernels = 2;
         out.bring_forward(2);
-        assert_eq!(told(&out, &events), wanted, "the kernel told nothing");
+        assert_eq!(reported(&out, &events), wanted, "the kernel told nothing");
     }
 
     #[test]

@@ -598,10 +598,10 @@ fn kernel_events(
         };
         let got = got.unwrap_or(0);
         // SAFETY: the kernel wrote the first `got` events.
-        let told = || batch.iter().take(got).map(|event| unsafe { event.assume_init() });
-        let holds = got > 0 && holds_rings(m, set, told());
+        let reported = || batch.iter().take(got).map(|event| unsafe { event.assume_init() });
+        let holds = got > 0 && holds_rings(m, set, reported());
         let mut is_collected = false;
-        for (i, event) in told().enumerate() {
+        for (i, event) in reported().enumerate() {
             if !(bits.any && is_the_doorbell(m, set, &event)) {
                 translate(m, set, &event, since, out);
             } else if holds {
@@ -637,13 +637,13 @@ fn kernel_events(
 ///
 /// A client may have sent on a connection that waits to be accepted before it sent the bytes that
 /// are in rings. The program must accept it and ask once more to hear of it.
-fn holds_rings(m: &mut Mirror, set: u32, told: impl Iterator<Item = epoll_event>) -> bool {
+fn holds_rings(m: &mut Mirror, set: u32, reported: impl Iterator<Item = epoll_event>) -> bool {
     let Some(s) = m.set(set) else { return false };
     let has_held = core::mem::take(&mut s.held_rings);
     if has_held || !s.has_lane {
         return false;
     }
-    let holds = { told }.any(|event| m.is_of_listener(set, event.u64));
+    let holds = { reported }.any(|event| m.is_of_listener(set, event.u64));
     if let Some(s) = m.set(set) {
         s.held_rings = holds;
         s.is_rings_turn |= holds;

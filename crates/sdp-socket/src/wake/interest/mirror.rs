@@ -719,13 +719,13 @@ impl Mirror {
 
     /// The wish for room of a connection's sender is granted, or in vain. All that asked for
     /// "writable" get it, in each set that the connection is in: the caller reports it for the
-    /// registration `told` ([`NONE`]: none), the kernel for the others, from which it was held
+    /// registration `reported` ([`NONE`]: none), the kernel for the others, from which it was held
     /// back, level or edge.
-    pub(crate) fn grant_room(&mut self, conn: &Conn, told: u32) {
+    pub(crate) fn grant_room(&mut self, conn: &Conn, reported: u32) {
         conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
         self.each_registration(conn, |m, at, reg| {
             let is_owed = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
-            if at != told && reg.events & OUT != 0 && is_owed {
+            if at != reported && reg.events & OUT != 0 && is_owed {
                 m.strip(at, false);
             }
         });

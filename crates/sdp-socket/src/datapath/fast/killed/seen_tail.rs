@@ -31,7 +31,7 @@ fn pulled(world: &World, wanted: usize) -> Option<Vec<u8>> {
 fn what_is_found_says_whether_a_stream_is_left_alone() {
     let world = World::new();
     let conn = &world.rx.conn;
-    let is_told_later = || is_told_later(&world);
+    let comes_back_later = || comes_back_later(&world);
     for (messages, len, goes_on) in
         [(1, 2000, false), (3, 2000, false), (20, 64, true), (4, 64, false)]
     {
@@ -42,10 +42,10 @@ fn what_is_found_says_whether_a_stream_is_left_alone() {
         assert_eq!(pulled(&world, len).map(|got| got.len()), Some(len));
         assert_eq!(conn.left_alone.load(Ordering::Relaxed) != 0, goes_on, "{messages} of {len}");
         for _ in 1..messages {
-            assert!(!is_told_later());
+            assert!(!comes_back_later());
             assert_eq!(pulled(&world, len).map(|got| got.len()), Some(len));
         }
-        assert!(is_told_later());
+        assert!(comes_back_later());
         // Nothing there ends it.
         assert!(pulled(&world, 1).is_none());
         assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
@@ -53,7 +53,7 @@ fn what_is_found_says_whether_a_stream_is_left_alone() {
 }
 
 /// Whether the reader that is to leave the stream alone is asked to come back later.
-fn is_told_later(world: &World) -> bool {
+fn comes_back_later(world: &World) -> bool {
     (0..1000).any(|_| {
         // This thread may be kept from its CPU until the moment has passed.
         world.rx.conn.left_alone.store(sdp_sys::time::ticks() + 1000, Ordering::Relaxed);
@@ -74,16 +74,16 @@ fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     let link = AnyLink::on(segment, 1);
     let slowly = || receive::with_sink_of(conn, link, row, |_, _, _, _| Ok(())).unwrap();
     slowly();
-    assert!(is_told_later(&world), "that is the trap");
+    assert!(comes_back_later(&world), "that is the trap");
     slowly();
     assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
     // Another process that uses this end does so unseen.
     row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
-    assert!(!is_told_later(&world));
+    assert!(!comes_back_later(&world));
     row.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
     // And an answer is waited for.
     conn.one_way.store(0, Ordering::Relaxed);
-    assert!(!is_told_later(&world));
+    assert!(!comes_back_later(&world));
 }
 
 /// The seen tail goes from call to call, and with it the origin that was seen when the tail was

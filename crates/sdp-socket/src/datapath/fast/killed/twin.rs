@@ -201,7 +201,7 @@ impl Twin {
             source,
             sink,
             segment: bytes,
-            told: [row.ack.load(Ordering::Relaxed), row.credit.load(Ordering::Relaxed)],
+            exchanged: [row.ack.load(Ordering::Relaxed), row.credit.load(Ordering::Relaxed)],
             flags: [&self.world.tx, &self.world.rx].map(|u| u.conn.flags.load(Ordering::Relaxed)),
         }
     }
@@ -220,15 +220,15 @@ struct Snapshot {
     source: Vec<u64>,
     sink: Vec<u64>,
     segment: Vec<u8>,
-    told: [u64; 2],
+    exchanged: [u64; 2],
     flags: [u32; 2],
 }
 
 /// Not the whole segment.
 impl core::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { source, sink, told, flags, .. } = self;
-        write!(f, "{source:x?}\n{sink:x?}\n{told:x?} {flags:x?}")
+        let Self { source, sink, exchanged, flags, .. } = self;
+        write!(f, "{source:x?}\n{sink:x?}\n{exchanged:x?} {flags:x?}")
     }
 }
 
