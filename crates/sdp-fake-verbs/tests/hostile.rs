@@ -365,7 +365,7 @@ fn a_peer_that_stops_answering() {
     for _ in 0..4000 {
         let now = pair.now;
         match pair.acceptor.send(4000, now) {
-            Ok(_) | Err(SendError::Wait(Wait::Credit { .. } | Wait::Segments)) => {}
+            Ok(_) | Err(SendError::Wait(Wait::Credit { .. } | Wait::Unsegmented)) => {}
             Err(SendError::Wait(Wait::Carrier)) => {
                 was_full = true;
                 break;

@@ -65,7 +65,7 @@ pub enum Wait {
     Carrier,
     /// The kernel must put what it has into segments: look again after a millisecond. Not of
     /// [`Outbound::send`], whose payload can end the record.
-    Segments,
+    Unsegmented,
     /// Credit, acknowledgement or completion: the completion channel wakes; call again at this time in any
     /// case, and the bytes go by the carrier.
     Credit {
@@ -407,11 +407,13 @@ impl Outbound {
         self.catch_up(io)?;
         match self.flush_owed(io) {
             // No marker may be written where a record is not at its end, and payload can end it.
-            Err(SendError::Wait(Wait::Segments)) if payload.len() > from && !self.is_leaving() => {
+            Err(SendError::Wait(Wait::Unsegmented))
+                if payload.len() > from && !self.is_leaving() =>
+            {
                 return self.send_by_carrier(io, payload, from, RECORD_MOST);
             }
             // Nothing that this call has ends it.
-            Err(SendError::Wait(Wait::Segments)) => return Err(SendError::Wait(Wait::Return)),
+            Err(SendError::Wait(Wait::Unsegmented)) => return Err(SendError::Wait(Wait::Return)),
             flushed => flushed?,
         }
         if payload.len() <= from {

@@ -13,7 +13,7 @@ const LEAST: u64 = 20_000;
 /// What a sender or receiver may be told while the peer keeps to the rules.
 fn sent(outcome: Result<usize, SendError>) {
     // A sender with payload in hand need not wait for the kernel to make segments.
-    let is_segments = outcome == Err(SendError::Wait(Wait::Segments));
+    let is_segments = outcome == Err(SendError::Wait(Wait::Unsegmented));
     let may_be = matches!(outcome, Ok(_) | Err(SendError::Wait(_))) && !is_segments;
     assert!(may_be, "{outcome:?}");
 }

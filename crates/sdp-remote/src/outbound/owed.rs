@@ -106,7 +106,7 @@ impl Outbound {
         if !self.is_clean {
             // Bytes that went without the end of a record: a marker behind them could share their segment.
             if carrier.unsent().map_err(carrier_error)? != 0 {
-                return Err(SendError::Wait(Wait::Segments));
+                return Err(SendError::Wait(Wait::Unsegmented));
             }
             self.is_clean = true;
         }

@@ -288,7 +288,7 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
                 let events = match wait {
                     Wait::Carrier => libc::POLLOUT,
                     Wait::Return => libc::POLLIN,
-                    Wait::Segments | Wait::Credit { .. } => 0,
+                    Wait::Unsegmented | Wait::Credit { .. } => 0,
                 };
                 ask_others();
                 // Of a marker a part may be there, which poll would tell again and again.

@@ -224,7 +224,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         });
         let sleep = match blocked {
             Wait::Carrier => (libc::POLLOUT, None),
-            Wait::Segments => (0, Some(wait::MORE_SLEEP_NS)),
+            Wait::Unsegmented => (0, Some(wait::MORE_SLEEP_NS)),
             Wait::Credit { until } => (libc::POLLRDHUP, Some(until.saturating_sub(monotonic_ns()))),
             Wait::Return => (libc::POLLIN, None),
         };

@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
         });
         let (leaving, may_end) = written.flatten().flatten()?;
         // Then the carrier counts as writable when the kernel has sent everything. 0: as for every socket.
-        if matches!(leaving, Leaving::Waits(Wait::Segments) | Leaving::Done) {
+        if matches!(leaving, Leaving::Waits(Wait::Unsegmented) | Leaving::Done) {
             let lowat = c_int::from(leaving != Leaving::Done);
             let option = libc::TCP_NOTSENT_LOWAT;
             let _ = fd::setsockopt_int(self.fd, libc::IPPROTO_TCP, option, lowat);
