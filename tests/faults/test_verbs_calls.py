@@ -14,7 +14,7 @@ __all__ = ["built", "hosts", "pytestmark"]
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "told.py"
 CALLS = [
-    "recv recv send send",
+    "recv recv poll send send",
     "poll send send recv",
     "epoll send recv poll",
     "error recv send",

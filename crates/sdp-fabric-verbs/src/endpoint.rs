@@ -856,6 +856,10 @@ impl ReceiveQueue for VerbsRx {
         }
     }
 
+    fn poll_another(&mut self) -> Option<Received> {
+        self.next()
+    }
+
     fn copy_header(&self, message: Received, dst: &mut [u8]) -> usize {
         let len = dst.len().min(message.len as usize);
         let cells = self.core.cells(message.token as usize, 0, len);

@@ -152,6 +152,11 @@ pub trait ReceiveQueue {
     fn posted(&self) -> u16;
     /// The next message that has arrived and has not been reported, if any.
     fn poll_receive(&mut self) -> Result<Option<Received>, QpError>;
+    /// One more, right behind a [`ReceiveQueue::poll_receive`] that found some: the device need not be
+    /// asked again.
+    fn poll_another(&mut self) -> Option<Received> {
+        self.poll_receive().ok().flatten()
+    }
     /// Copies the first bytes of a message into `dst`; the number copied.
     fn copy_header(&self, message: Received, dst: &mut [u8]) -> usize;
     /// Hands `len` bytes from `offset` on to `sink`. The range must lie within the message.

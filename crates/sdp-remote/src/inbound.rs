@@ -422,7 +422,8 @@ impl Inbound {
         }
         let mut has_some = false;
         while !self.inbox.is_full() {
-            match rx.poll_receive() {
+            let next = if has_some { Ok(rx.poll_another()) } else { rx.poll_receive() };
+            match next {
                 Ok(Some(message)) => {
                     has_some = true;
                     self.take_message(rx, message, shared)

@@ -482,8 +482,9 @@ impl Outbound {
         io: &mut SendContext<'_, T, C>,
     ) -> Result<Option<u64>, SendError> {
         self.catch_up(io)?;
-        self.post_control(io);
-        self.catch_up(io)?;
+        if self.post_control(io) {
+            self.catch_up(io)?;
+        }
         self.flush_owed(io)?;
         let watched = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
         let unwatched = || self.is_unwatched().then_some(self.last_post + UNWATCHED_NS);
@@ -501,15 +502,24 @@ impl Outbound {
 
     /// Cheap and without side effects: true if [`Outbound::tend`] has something to do now, apart from time.
     pub fn is_due(&self, shared: &Shared) -> bool {
-        if self.must_answer(shared) {
+        let has_learnt = self.stage != Stage::None && shared.credit() != self.learnt;
+        has_learnt || self.owes(shared)
+    }
+
+    /// True while payload may go by the queue pair both ways and this half owes nothing: a call that has moved payload may
+    /// leave [`Outbound::tend`] to the next one that waits. What the peer has acknowledged is learnt by the next send.
+    pub fn is_settled(&self, shared: &Shared) -> bool {
+        self.is_up(shared) && self.is_invite_told && !self.owes(shared)
+    }
+
+    /// Whether anything is to be written or posted.
+    fn owes(&self, shared: &Shared) -> bool {
+        if self.must_answer(shared) || self.has_backlog() {
             return true;
         }
-        if self.stage == Stage::None {
-            return self.has_backlog();
-        }
         let has_died = shared.is_link_dead() && self.producer.link() == Link::Up;
-        let proof = self.stage == Stage::Proving && shared.is_proven(self.meeting);
-        if has_died || proof || self.has_backlog() || shared.credit() != self.learnt {
+        let has_proof = self.stage == Stage::Proving && shared.is_proven(self.meeting);
+        if self.stage != Stage::None && (has_died || has_proof) {
             return true;
         }
         if !self.is_up(shared) {
@@ -617,7 +627,10 @@ impl Outbound {
         }
         self.prove(io.shared);
         if let Some(tx) = io.tx.as_deref_mut() {
-            self.take_completions(tx, io.shared);
+            // The device tells of no others; what has failed is told by the next post, too.
+            if self.signalled.is_some() {
+                self.take_completions(tx, io.shared);
+            }
             self.learn(tx, io.shared)?;
         }
         self.watch(io.shared, io.now);
@@ -828,18 +841,23 @@ impl Outbound {
         self.last_post.saturating_add(wait << doubles)
     }
 
-    /// Posts the invitation, answers and credit updates, as far as there is credit and room.
-    fn post_control<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) {
+    /// Posts the invitation, answers and credit updates, as far as there is credit and room. True if it posted, or tried
+    /// to.
+    fn post_control<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) -> bool {
+        let mut has_tried = false;
         if !self.is_up(io.shared) || self.producer.link() != Link::Up {
-            return;
+            return has_tried;
         }
-        let Some(tx) = io.tx.as_deref_mut() else { return };
+        let Some(tx) = io.tx.as_deref_mut() else { return has_tried };
         let shared = io.shared;
         if self.is_inviting && !self.is_invite_told {
             let request = LaneRequest { lane: WireLane::Sdp, sequence: shared.followed() };
-            let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else { return };
+            let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else {
+                return has_tried;
+            };
+            has_tried = true;
             if !self.post_empty(tx, &outgoing, shared, io.now) {
-                return;
+                return has_tried;
             }
             self.is_invite_told = true;
         }
@@ -848,16 +866,17 @@ impl Outbound {
             let (outgoing, is_late) = match self.source.next_control(ack, shared.owed()) {
                 Ok(outgoing) => (outgoing, false),
                 Err(Hold::NothingToSend) if io.now >= self.late_at() => {
-                    let Ok(outgoing) = self.source.late_update(ack) else { return };
+                    let Ok(outgoing) = self.source.late_update(ack) else { return has_tried };
                     (outgoing, true)
                 }
-                Err(_) => return,
+                Err(_) => return has_tried,
             };
             let settles = outgoing.settles();
             shared.take_owed(settles);
+            has_tried = true;
             if !self.post_empty(tx, &outgoing, shared, io.now) {
                 shared.put_back_owed(settles);
-                return;
+                return has_tried;
             }
             self.lates = if is_late { self.lates + 1 } else { self.lates };
             if settles == Owed::NOTHING {

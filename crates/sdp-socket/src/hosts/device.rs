@@ -754,20 +754,31 @@ fn await_lock() -> DeviceLock {
     }
 }
 
-/// The connection leaves the library: its queue pair, listener and attempts end, and no new ones come. What has arrived
-/// can still be read. Slow.
-pub(super) fn cut(number: u32, pair: &Pair) {
-    let mut lock = await_lock();
+/// The connection leaves the library: nothing more is sent by its queue pair, and no other one comes. It receives until
+/// [`cut`]: a peer that sent before it could know may make no call for long. Slow.
+pub(super) fn stop_sending(number: u32, pair: &Pair) {
+    stop(&mut await_lock(), number, pair);
+}
+
+fn stop(lock: &mut DeviceLock, number: u32, pair: &Pair) {
     if pair.shared.has_link() {
         pair.shared.link_died();
     }
-    if let Some(device) = device(&mut lock) {
+    if let Some(device) = device(lock) {
         device.host.unlisten(number);
-        device.host.forget(number);
     }
-    // SAFETY: the turn is ours.
+    // SAFETY: the turn is the caller's.
     unsafe { pair.attempt() }.meeting.give_up();
     pair.attempt_no_more();
+}
+
+/// [`stop_sending`], and the queue pair ends. What has arrived can still be read. Slow.
+pub(super) fn cut(number: u32, pair: &Pair) {
+    let mut lock = await_lock();
+    stop(&mut lock, number, pair);
+    if let Some(device) = device(&mut lock) {
+        device.host.forget(number);
+    }
 }
 
 /// What a connection that is plain had of the device goes, with what nobody here reads any more. Slow.

@@ -119,7 +119,7 @@ fn ask(conn: &Conn, fd: c_int) {
         return;
     }
     if !pair.is_copy() {
-        device::cut(number, pair);
+        device::stop_sending(number, pair);
     } else if lose_link(conn, pair).is_none() {
         return;
     }
@@ -198,13 +198,17 @@ pub(super) fn hand_back_ours(
     } else {
         let is_known = cannot_answer || await_proof(conn, pair, end);
         if let Some((number, _)) = pair::of(conn).filter(|_| is_known || may_relay) {
-            device::cut(number, pair);
+            device::stop_sending(number, pair);
         }
-        if is_known && !cannot_answer {
+        let handed = if is_known && !cannot_answer {
             leave_guard(conn, pair, fd, end)
         } else {
             Handed::Unanswered
+        };
+        if let (Handed::Unanswered, Some((number, _))) = (handed, pair::of(conn)) {
+            device::cut(number, pair);
         }
+        handed
     };
     if may_relay && handed == Handed::Unanswered {
         return handed; // still leaving

@@ -165,10 +165,8 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         if conn.has(flag::HOSTILE) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
-        if done == 0
-            && let Some(pending) = conn.take_pending_error()
-        {
-            return Err(pending);
+        if done == 0 && (conn.has_pending_error() || conn.has(flag::RESET_TOLD)) {
+            return Err(tell_error(conn).unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
         }
         let Some((_, pair)) = place(conn) else {
             return rest_by_kernel(conn, buffers, flags, Half::Send, done);
@@ -179,7 +177,9 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
         let sent = send_once(conn, pair, vector, done, flags, may_wait);
-        look_around(conn);
+        if sent.is_err() || !is_settled(conn, pair) {
+            look_around(conn);
+        }
         let blocked = match sent {
             Ok(n) => {
                 watch::sent(conn, pair);
@@ -200,7 +200,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
                 return Ok(done);
             }
             Err(SendError::Carrier(errno)) => {
-                return Err(match (conn.take_pending_error(), errno) {
+                return Err(match (tell_error(conn), errno) {
                     (Some(pending), _) => pending,
                     (None, libc::EPIPE) => raise_pipe(conn.open_fd(), flags),
                     (None, _) => Errno(errno),
@@ -357,7 +357,7 @@ fn send_once(
     flags: c_int,
     may_wait: impl Fn() -> bool,
 ) -> Result<usize, SendError> {
-    gather(conn);
+    take_arrived(conn, pair);
     pair.sending_for(conn, Use::Call, |sending, ring| {
         let Sending { prefix, moved, outbound, tx } = sending;
         let guarded = outbound.as_mut().filter(|_| !pair.is_plain());
@@ -424,13 +424,15 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             continue; // lost
         }
         let received = receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun);
-        let bound = look_around(conn);
+        let is_settled = received.is_ok() && is_settled(conn, pair);
+        let bound = if is_settled { None } else { look_around(conn) };
         let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
         // What has arrived comes before an error.
         let received = match (received, conn.pending_error()) {
             (Ok(0) | Err(RecvError::WouldBlock | RecvError::Cut { .. }), Some(pending)) => {
                 Err(RecvError::Carrier(pending.0))
             }
+            (Err(RecvError::Cut { .. }), None) if conn.has(flag::RESET_TOLD) => Ok(0),
             (received, _) => received,
         };
         match received {
@@ -460,7 +462,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 return Err(Errno::ECONNRESET);
             }
             Err(RecvError::Carrier(errno)) => {
-                return Err(conn.take_pending_error().unwrap_or(Errno(errno)));
+                return Err(tell_error(conn).unwrap_or(Errno(errno)));
             }
             Err(RecvError::Broken(_)) => {
                 reset(conn);
@@ -602,25 +604,42 @@ fn receive_once(
     .unwrap_or(Err(RecvError::Carrier(libc::ECONNRESET)))
 }
 
-/// Takes what has arrived off the queue pair; whether a sender may find credit now.
+/// Takes what has arrived off the queue pair. True: the peer broke a rule.
+fn take_arrived(conn: &Conn, pair: &Pair) -> bool {
+    let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
+        (Some(inbound), Some(rx)) if !pair.is_plain() => inbound.gather(rx, &pair.shared).is_err(),
+        _ => false,
+    };
+    let is_broken = pair.receiving_for(conn, Use::Tend, takes) == Some(true);
+    if is_broken {
+        reset(conn);
+    }
+    is_broken
+}
+
+/// [`take_arrived`]; whether a sender may find credit now.
 fn gather(conn: &Conn) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return false };
     if pair.is_plain() || !is_guarded(conn) {
         return false;
     }
-    let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
-        (Some(inbound), Some(rx)) if !pair.is_plain() => inbound.gather(rx, &pair.shared).is_err(),
-        _ => false,
-    };
-    let is_broken = pair.receiving_for(conn, Use::Tend, takes);
-    if is_broken == Some(true) {
-        reset(conn);
+    if take_arrived(conn, pair) {
         return true;
     }
     pair.sending(conn, |Sending { outbound, .. }, _| {
         outbound.as_ref().is_some_and(|outbound| outbound.is_due(&pair.shared))
     })
     .unwrap_or(false)
+}
+
+/// Whether a call that has moved payload may leave [`look_around`] to a later one.
+fn is_settled(conn: &Conn, pair: &Pair) -> bool {
+    pair.shared.is_up()
+        && !pair.is_plain()
+        && crate::wake::strangers::has_device()
+        && pair.sending(conn, |Sending { outbound, .. }, _| {
+            outbound.as_ref().is_some_and(|outbound| outbound.is_settled(&pair.shared))
+        }) == Some(true)
 }
 
 /// Between two looks of a call: what is owed is sent, attempts go on. When to come again at the latest, in monotonic
@@ -646,6 +665,13 @@ fn look_around(conn: &Conn) -> Option<u64> {
         return None;
     }
     tend(conn, pair)
+}
+
+/// The pending error, which the program is told now.
+fn tell_error(conn: &Conn) -> Option<Errno> {
+    let pending = conn.take_pending_error()?;
+    conn.note_told(pending);
+    Some(pending)
 }
 
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
