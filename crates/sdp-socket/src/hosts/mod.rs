@@ -165,8 +165,8 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         if conn.has(flag::HOSTILE) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
-        if done == 0 && (conn.has_pending_error() || conn.has(flag::RESET_TOLD)) {
-            return Err(tell_error(conn).unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
+        if done == 0 && (conn.has_pending_error() || conn.has(flag::RESET_REPORTED)) {
+            return Err(report_error(conn).unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
         }
         let Some((_, pair)) = place(conn) else {
             return rest_by_kernel(conn, buffers, flags, Half::Send, done);
@@ -200,7 +200,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
                 return Ok(done);
             }
             Err(SendError::Carrier(errno)) => {
-                return Err(match (tell_error(conn), errno) {
+                return Err(match (report_error(conn), errno) {
                     (Some(pending), _) => pending,
                     (None, libc::EPIPE) => raise_pipe(conn.open_fd(), flags),
                     (None, _) => Errno(errno),
@@ -432,7 +432,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             (Ok(0) | Err(RecvError::WouldBlock | RecvError::Cut { .. }), Some(pending)) => {
                 Err(RecvError::Carrier(pending.0))
             }
-            (Err(RecvError::Cut { .. }), None) if conn.has(flag::RESET_TOLD) => Ok(0),
+            (Err(RecvError::Cut { .. }), None) if conn.has(flag::RESET_REPORTED) => Ok(0),
             (received, _) => received,
         };
         match received {
@@ -462,7 +462,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 return Err(Errno::ECONNRESET);
             }
             Err(RecvError::Carrier(errno)) => {
-                return Err(tell_error(conn).unwrap_or(Errno(errno)));
+                return Err(report_error(conn).unwrap_or(Errno(errno)));
             }
             Err(RecvError::Broken(_)) => {
                 reset(conn);
@@ -668,9 +668,9 @@ fn look_around(conn: &Conn) -> Option<u64> {
 }
 
 /// The pending error, which the program is told now.
-fn tell_error(conn: &Conn) -> Option<Errno> {
+fn report_error(conn: &Conn) -> Option<Errno> {
     let pending = conn.take_pending_error()?;
-    conn.note_told(pending);
+    conn.note_reported(pending);
     Some(pending)
 }
 
