@@ -152,7 +152,7 @@ fn both_ends_may_leave_at_once() {
     }
 }
 
-/// The end that leaves has no patience: it delivers what it took, goes on in both directions, and is plain once the peer has
+/// The end that leaves does not wait for ever: it delivers what it took, goes on in both directions, and is plain once the peer has
 /// answered. Both may have begun.
 fn read_on(seed: u64, who: Who) -> u64 {
     let mut pair = Pair::new(seed, options());
@@ -163,14 +163,14 @@ fn read_on(seed: u64, who: Who) -> u64 {
     }
     let of = seed as usize % 2;
     let (mut is_out, mut reads_on, mut taken) = (false, false, 0);
-    let patience = random.below(8);
+    let waits = random.below(8);
     let mut peer_leaves = who == Who::Both;
     let mut has_peer_left = false;
     for round in 0..2000 {
         let now = pair.world.now_ns();
         pair.manage_but([of == 0 || peer_leaves, of == 1 || peer_leaves]);
-        // The peer calls in seldom, or not at all before this end has lost its patience.
-        if round > 2 * patience || random.below(3) == 0 && seed.is_multiple_of(2) {
+        // The peer calls in seldom, or not at all before this end waits no more.
+        if round > 2 * waits || random.below(3) == 0 && seed.is_multiple_of(2) {
             let peer = pair.end(1 - of);
             if has_peer_left {
                 peer.read_plainly(1 + random.below(400));
@@ -201,7 +201,7 @@ fn read_on(seed: u64, who: Who) -> u64 {
         } else {
             match end.leave(now) {
                 Ok(Leaving::Done) => is_out = true,
-                Ok(Leaving::Waits(_)) if round < patience => {}
+                Ok(Leaving::Waits(_)) if round < waits => {}
                 Ok(Leaving::Waits(_)) | Err(LeaveError::Receive(_)) => {
                     let before = end.received;
                     end.read_on();

@@ -33,7 +33,7 @@ const LENGTH: usize = 32;
 /// How long the whole may take, and how long the answering side waits for one client.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients at the same time; others are refused.
-const GUESTS: usize = 16;
+const CLIENTS: usize = 16;
 /// Between two looks.
 const BRIEFLY: Duration = Duration::from_micros(20);
 const LONGER: Duration = Duration::from_millis(5);
@@ -241,7 +241,7 @@ pub fn ask(peer: &SocketAddr) -> Result<Pong, Silence> {
 }
 
 /// A client.
-struct Guest {
+struct Client {
     id: Id,
     tx: VerbsTx,
     rx: VerbsRx,
@@ -249,7 +249,7 @@ struct Guest {
     sent: u32,
 }
 
-impl Guest {
+impl Client {
     /// Answers the messages that have come; false: that was the client's last.
     fn answer(&mut self) -> bool {
         // Others are served between two visits.
@@ -279,41 +279,41 @@ pub fn answer(at: &SocketAddr) -> Result<(), Failure> {
     listens.map_err(|why| Failure(format!("port {} of {}: {why:?}", at.port(), at.ip())))?;
     let device = String::from_utf8_lossy(fabric.device_name()).into_owned();
     crate::print(&format!("answering at {at} on {device}; end with ^C\n"));
-    let mut guests: Vec<Guest> = Vec::new();
+    let mut clients: Vec<Client> = Vec::new();
     loop {
         while let Some(event) = fabric.poll_cm() {
             match event {
                 CmEvent::Request(id, data) => {
                     let is_ping = data.as_slice().starts_with(REQUEST);
-                    if !is_ping || guests.len() >= GUESTS {
+                    if !is_ping || clients.len() >= CLIENTS {
                         fabric.reject(id, 1);
                     } else if fabric.accept(id, private(REPLY)).is_ok() {
                         match fabric.take_queues(id) {
                             Some((tx, rx)) => {
                                 let until = Instant::now() + TIMEOUT;
-                                guests.push(Guest { id, tx, rx, until, sent: 0 });
+                                clients.push(Client { id, tx, rx, until, sent: 0 });
                             }
                             None => fabric.disconnect(id),
                         }
                     }
                 }
-                CmEvent::Disconnected(id) => guests.retain(|guest| guest.id != id),
+                CmEvent::Disconnected(id) => clients.retain(|client| client.id != id),
                 _ => {}
             }
         }
-        for mut guest in std::mem::take(&mut guests) {
-            if guest.answer() {
-                guests.push(guest);
+        for mut client in std::mem::take(&mut clients) {
+            if client.answer() {
+                clients.push(client);
             } else {
-                let id = guest.id;
-                drop(guest);
+                let id = client.id;
+                drop(client);
                 fabric.disconnect(id);
             }
         }
         if fabric.is_lost() {
             return Err(Failure(format!("{device} is gone")));
         }
-        std::thread::sleep(if guests.is_empty() { LONGER } else { BRIEFLY });
+        std::thread::sleep(if clients.is_empty() { LONGER } else { BRIEFLY });
     }
 }
 

@@ -40,8 +40,8 @@ fn role() {
     page.count_sdp(Verdict::at(&word), Fabric::Shm);
     page.moved(live, Direction::Send, Lane::Sdp, 2048);
     let remote = Endpoint::v6([0xfe; 16], 9);
-    let young = page.open_row(&NewRow { carrier: 2, inode: 2, fd: 8, remote, ..base });
-    page.show_reason(young, Direction::Send, Reason::TooYoung);
+    let candidate = page.open_row(&NewRow { carrier: 2, inode: 2, fd: 8, remote, ..base });
+    page.show_reason(candidate, Direction::Send, Reason::TooYoung);
     page.count_seen(Verdict::at(&AtomicU32::new(0)), Reason::TooYoung);
     let listener = NewRow {
         carrier: 3,

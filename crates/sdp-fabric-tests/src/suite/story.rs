@@ -36,14 +36,14 @@ fn story<H: Harness>(harness: &mut H, random: &mut Random) {
     let mut forth = Model::new(0, max);
     let mut back = Model::new(1 << 40, max);
     // A lazy reader fills the window, an eager one keeps it empty: both must occur.
-    let patience = 1 + random.below(4);
+    let other_steps = 1 + random.below(4);
     for _ in 0..STEPS {
         let (model, from, to) = if random.one_in(2) {
             (&mut forth, &mut pair.a, &mut pair.b)
         } else {
             (&mut back, &mut pair.b, &mut pair.a)
         };
-        model.step(random, patience, from, to);
+        model.step(random, other_steps, from, to);
         if random.one_in(3) {
             harness.advance();
         }
@@ -76,11 +76,11 @@ impl Model {
     fn step<Tx: SendQueue, Rx: ReceiveQueue>(
         &mut self,
         random: &mut Random,
-        patience: usize,
+        other_steps: usize,
         from: &mut End<Tx, Rx>,
         to: &mut End<Tx, Rx>,
     ) {
-        match random.below(4 + patience) {
+        match random.below(4 + other_steps) {
             0 => self.receive(&mut to.rx),
             1 => self.copy(random, &to.rx),
             2 => self.release(random, &mut to.rx),

@@ -11,7 +11,7 @@
 //!
 //! It is one word, and no second word says the same: of two threads that end a send turn at the
 //! same time (its owner, and a thread whose wait for it timed out) the slower one must not change
-//! the turn of the next one.
+//! the one of the next thread.
 //!
 //! It refuses send turns between processes that share a connection, and for senders that do not
 //! block.

@@ -254,7 +254,7 @@ fn attempt(
         return Attempt::NotOurTurn;
     }
     // The lock is released in the middle of a message: the send turn keeps the bytes of other
-    // threads out of it. The call guard has the turn before the section ends, which may deliver a
+    // threads out of it. The call guard has it before the section ends, which may deliver a
     // signal whose handler never comes back.
     let wait_with = |buffers: &Buffers, why| {
         if !buffers.is_whole() && is_blocking() {

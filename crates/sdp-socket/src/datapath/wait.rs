@@ -181,7 +181,7 @@ pub(crate) fn for_bytes(
     let is_for_nothing = woken != Woken::Look || !is_news(half, head, followed);
     let has_moved = beside.is_some() && news(conn).is_some_and(|(_, now, _)| now != head);
     let was_for_nothing = if has_moved {
-        conn.idle_wakes.store(0, Ordering::Relaxed); // a relative took it
+        conn.idle_wakes.store(0, Ordering::Relaxed); // a family member took it
         false
     } else if is_for_nothing {
         conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0
@@ -354,7 +354,7 @@ impl Rival {
 }
 
 /// Sleeps until the thread that is in the middle of a message is done with it. A thread that does
-/// not go on although it could (a handler that never returns, no CPU) loses the turn. `rival`: the
+/// not go on although it could (a handler that never returns, no CPU) loses it. `rival`: the
 /// state that earlier waits of the call saw, and since when: wake-ups for other connections do not
 /// begin the timeout anew.
 pub(crate) fn for_turn(

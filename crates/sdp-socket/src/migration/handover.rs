@@ -399,7 +399,7 @@ fn push(
         }
     }
     if !all {
-        // The way back has patience of its own: what the peer's kernel still holds comes as soon as there is room.
+        // The way back has a timeout of its own: what the peer's kernel still holds comes as soon as there is room.
         let end = monotonic_ns().saturating_add(ROLL_BACK_NS);
         return if consume(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
     }

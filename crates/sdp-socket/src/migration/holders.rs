@@ -27,7 +27,7 @@ pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
 }
 
 /// Whether a process outside the family may still use a connection: an ancestor of the process, or
-/// who gave it to us; for one that a relative took out of the family's sight, anybody. Asked when
+/// who gave it to us; for one that a family member took out of the family's sight, anybody. Asked when
 /// the connection has earned a meeting.
 #[cold]
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {

@@ -73,7 +73,7 @@ pub(crate) fn let_catch_up(conn: &Conn, number: i32, half: Half, more: usize) {
     let most = match half {
         Half::Send if moved < bulk + PIECE as u64 => 0,
         Half::Send if more < PIECE && ticks < STREAM_CALLS => 0,
-        Half::Send => patience(number, moved, more),
+        Half::Send => pause_limit(number, moved, more),
         Half::Receive if moved < bulk || !is_joining(conn) => 0,
         Half::Receive if carrier::queued(number).unwrap_or(0) < PIECE as u64 => READER_PAUSE_NS,
         Half::Receive => PAUSE_NS,
@@ -102,7 +102,7 @@ pub(crate) fn met() {
 
 /// How long a sender's calls may pause in all (see [`PAUSE_NS`], [`PAUSE_BULK_NS`],
 /// [`PAUSE_MAX_NS`]), when they have moved `moved` bytes, `more` before the end of one of them.
-fn patience(number: i32, moved: u64, more: usize) -> u32 {
+fn pause_limit(number: i32, moved: u64, more: usize) -> u32 {
     let has_faith = UNANSWERED.load(Ordering::Relaxed) == 0;
     if has_faith && !fd::is_nonblocking(number) {
         return PAUSE_MAX_NS;

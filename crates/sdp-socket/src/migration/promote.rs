@@ -201,8 +201,8 @@ fn tick(conn: &Conn, fd: i32) {
             return;
         }
         let since = conn.looked.load(Ordering::Relaxed);
-        let patience = GIVE_UP_NS << conn.refusals.load(Ordering::Relaxed).min(AGAIN_MOST);
-        let is_last = monotonic_ns().saturating_sub(since) > patience;
+        let timeout = GIVE_UP_NS << conn.refusals.load(Ordering::Relaxed).min(AGAIN_MOST);
+        let is_last = monotonic_ns().saturating_sub(since) > timeout;
         return step(conn, fd, is_last);
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {

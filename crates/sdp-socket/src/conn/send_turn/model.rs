@@ -44,7 +44,7 @@ enum At {
     Begin,
     /// Has the lock, and is to look which thread has the send turn.
     Locked,
-    /// It has the send turn, or the turn is free.
+    /// It has the send turn, or that is free.
     Sends,
     /// A part is sent; has the lock.
     Takes,
@@ -375,7 +375,7 @@ impl Model for Sending {
         if let Some(n) = s.threads.iter().position(|thread| thread.at != At::Done) {
             return Err(format!("{} waits for ever", n + 1));
         }
-        if s.word == 0 { Ok(()) } else { Err(format!("the turn stays taken: {:x}", s.word)) }
+        if s.word == 0 { Ok(()) } else { Err(format!("the send turn stays taken: {:x}", s.word)) }
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! * a file with an error keeps the former rules, whole, and so does one that cannot be read;
 //! * a file that has just been written to is taken once it has rested for [`REST_MS`];
-//! * in another root directory, or where the file has a relative name, the library does not look at
+//! * in another root directory, or where the file has a name without a root, the library does not look at
 //!   the file.
 
 use core::{
@@ -159,7 +159,7 @@ pub(super) struct Texts {
 
 /// Reads everything for the first time. True if there is a file, and it was read.
 pub(super) fn load(texts: Texts) -> bool {
-    // SAFETY: the loader's turn, see `Cell`.
+    // SAFETY: the loader alone uses it now, see `Cell`.
     let known = unsafe { &mut *KNOWN.0.get() };
     let mut is_read = false;
     with_file(texts.path, |found| {

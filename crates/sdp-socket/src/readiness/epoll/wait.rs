@@ -373,7 +373,7 @@ enum Collected {
     Rings,
     /// The kernel's come before them: one of its connections may have sent first.
     Mixed,
-    /// It is the kernel's turn. Nothing was looked at.
+    /// The kernel's events come first. Nothing was looked at.
     KernelFirst,
 }
 
