@@ -24,7 +24,8 @@ from tools.test_tools import pair
 pytestmark = pytest.mark.quick
 
 LIMIT_S = 20
-PAGE, HEADER, ROW, ROWS = 4096 + 4096 * 256 + 4096, 4096, 256, 4096
+LAYOUT = 3
+PAGE, HEADER, ROW, ROWS = 4096 + 4096 * 320 + 4096, 4096, 320, 4096
 ESCAPE = re.compile(rb"\x1b\[[?0-9;]*[A-Za-z]")
 
 
@@ -131,7 +132,7 @@ def page(seed, is_page):
     rng = random.Random(seed)
     page_bytes = bytearray(rng.randbytes(PAGE))
     if is_page:
-        page_bytes[:24] = b"sdpstats" + struct.pack("<IIII", 2, HEADER, ROW, ROWS)
+        page_bytes[:24] = b"sdpstats" + struct.pack("<IIII", LAYOUT, HEADER, ROW, ROWS)
         struct.pack_into("<I", page_bytes, 36, ROWS)
         for row in range(ROWS):
             struct.pack_into("<I", page_bytes, HEADER + row * ROW, 2)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.quick
 TURNS = Path(__file__).with_name("turns.py")
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 STOP_LIMIT_S = 20
-PAGE_LEN = 4096 + 4096 * 256 + 4096
+PAGE_LEN = 4096 + 4096 * 320 + 4096
 TEXT_LEN = 512
 # Numbers of the last request, of the last that was read, and of what could not be taken; then the request.
 BEFORE_TEXT = 16

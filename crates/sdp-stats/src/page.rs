@@ -25,7 +25,7 @@ use crate::tune::TuneWords;
 /// `"sdpstats"` read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sdpstats");
 /// Version of the layout; a reader refuses others.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 /// Bytes from the start of a page to its first row.
 pub const HEADER_SIZE: usize = 4096;
 /// Rows of a page: connection ends beyond this are counted in the totals only.
@@ -130,8 +130,8 @@ pub struct Totals {
     pub unreported: AtomicU64,
     /// Connection ends that found no free row.
     pub rowless: AtomicU64,
-    /// Bytes that the program moved on sockets that the library does not follow; reserved.
-    reserved: [AtomicU64; 8],
+    /// Sums of closed rows.
+    pub messages: Messages,
     /// Connection ends that never moved a byte on an SDP lane, by reason code. One process may
     /// count down an end that another counted up: only the sum over a run's pages is never
     /// negative.
@@ -142,6 +142,19 @@ pub struct Totals {
 
 /// Number of counters per half; see [`crate::Counter`].
 pub const COUNTERS: usize = 8;
+
+/// Number of classes of message sizes. The first has messages of up to 64 bytes, each further one those of up to four
+/// times as many, the last all others.
+pub const SIZES: usize = 7;
+
+/// Messages that were sent over SDP, and what held them up.
+#[repr(C)]
+pub struct Messages {
+    /// By class of their size, payload only.
+    pub sizes: [AtomicU64; SIZES],
+    /// Times that a sender found no room: the other end had not read.
+    pub full: AtomicU64,
+}
 
 /// One open connection end (or listener) of the process.
 #[repr(C, align(64))]
@@ -169,6 +182,8 @@ pub struct Row {
     pub counters: [[AtomicU64; COUNTERS]; 2],
     /// Words that change rarely, by half.
     pub slow: [RowHalf; 2],
+    /// Written by the sending half.
+    pub messages: Messages,
 }
 
 /// The slowly changing part of one direction of a row.
@@ -217,6 +232,7 @@ pub struct Page {
 const _: () = assert!(size_of::<Header>() == 512);
 const _: () = assert!(core::mem::offset_of!(Page, totals) == 512);
 const _: () = assert!(core::mem::offset_of!(Page, rows) == HEADER_SIZE);
-const _: () = assert!(size_of::<Row>() == 256 && core::mem::offset_of!(Row, counters) == 64);
+const _: () = assert!(size_of::<Row>() == 320 && core::mem::offset_of!(Row, counters) == 64);
 const _: () = assert!(core::mem::offset_of!(Row, slow) == 192);
+const _: () = assert!(core::mem::offset_of!(Row, messages) == 256);
 const _: () = assert!(size_of::<Page>() == SIZE && SIZE.is_multiple_of(4096));

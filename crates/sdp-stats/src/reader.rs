@@ -5,8 +5,8 @@
 use std::fmt;
 
 use crate::page::{
-    COUNTERS, DEVICE_LEN, DeviceWords, HEADER_SIZE, Header, LAYOUT, MAGIC, PROGRAM_LEN, Page, ROWS,
-    Row, RowHalf, RuleWords, SIZE, Totals,
+    COUNTERS, DEVICE_LEN, DeviceWords, HEADER_SIZE, Header, LAYOUT, MAGIC, Messages, PROGRAM_LEN,
+    Page, ROWS, Row, RowHalf, RuleWords, SIZE, SIZES, Totals,
 };
 use crate::reason::{MAX_REASONS, Reason};
 use crate::rules::Rules;
@@ -85,6 +85,48 @@ pub struct RowView {
     pub counters: [HalfCounters; 2],
     /// Sent, received.
     pub halves: [HalfView; 2],
+    /// Messages sent over SDP.
+    pub messages: MessagesView,
+    /// The same of the other end, where a page of this machine shows it; readers of one page do not know it.
+    pub peer_full: Option<u64>,
+}
+
+/// Messages that were sent over SDP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MessagesView {
+    /// By class of size: see [`SIZES`].
+    pub sizes: [u64; SIZES],
+    /// Times that a sender found no room.
+    pub full: u64,
+}
+
+impl MessagesView {
+    /// All sizes.
+    pub fn sent(&self) -> u64 {
+        self.sizes.iter().fold(0, |sum, n| sum.wrapping_add(*n))
+    }
+
+    /// The largest payload of each class, in bytes; the last has none.
+    pub fn bounds() -> [Option<u32>; SIZES] {
+        std::array::from_fn(|class| (class + 1 < SIZES).then(|| 64 << (2 * class)))
+    }
+
+    /// Adds another one's. Wraps.
+    pub fn add(&mut self, other: &Self) {
+        for (a, b) in self.sizes.iter_mut().zip(other.sizes) {
+            *a = a.wrapping_add(b);
+        }
+        self.full = self.full.wrapping_add(other.full);
+    }
+
+    /// What came since another one. Wraps.
+    #[must_use]
+    pub fn since(&self, other: &Self) -> Self {
+        Self {
+            sizes: std::array::from_fn(|class| self.sizes[class].wrapping_sub(other.sizes[class])),
+            full: self.full.wrapping_sub(other.full),
+        }
+    }
 }
 
 /// Values that change rarely in one direction.
@@ -123,6 +165,12 @@ impl RowView {
     /// One counter.
     pub fn counter(&self, direction: Direction, counter: Counter) -> u64 {
         self.counters[direction as usize][counter as usize]
+    }
+
+    /// Messages that went both ways over SDP: the smaller number of those sent and those received. Of an end that asks,
+    /// or answers, in one message each, these are its requests.
+    pub fn requests(&self) -> u64 {
+        self.messages.sent().min(self.counter(Direction::Receive, Counter::BCopy))
     }
 
     /// Whether either half is on an SDP lane.
@@ -200,6 +248,8 @@ pub struct Sums {
     pub demotions: [u64; MAX_REASONS],
     /// Connections that rules refused, by reason code. They are not among those seen.
     pub refused: [u64; MAX_REASONS],
+    /// Messages sent over SDP.
+    pub messages: MessagesView,
 }
 
 impl Default for Sums {
@@ -216,6 +266,7 @@ impl Default for Sums {
             reasons: [0; MAX_REASONS],
             demotions: [0; MAX_REASONS],
             refused: [0; MAX_REASONS],
+            messages: MessagesView::default(),
         }
     }
 }
@@ -242,6 +293,7 @@ impl Sums {
             *a = a.wrapping_add(b);
         }
         self.add_counters(&other.counters);
+        self.messages.add(&other.messages);
     }
 
     fn add_counters(&mut self, counters: &[HalfCounters; 2]) {
@@ -253,6 +305,11 @@ impl Sums {
     /// One counter.
     pub fn counter(&self, direction: Direction, counter: Counter) -> u64 {
         self.counters[direction as usize][counter as usize]
+    }
+
+    /// Messages that went both ways over SDP, as far as sums tell: see [`RowView::requests`].
+    pub fn requests(&self) -> u64 {
+        self.messages.sent().min(self.counter(Direction::Receive, Counter::BCopy))
     }
 
     /// One counter, both halves.
@@ -339,6 +396,7 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         .collect();
     for row in &rows {
         sums.add_counters(&row.counters);
+        sums.messages.add(&row.messages);
     }
     Ok(ProcessView {
         pid: w.u32(header!(pid)),
@@ -404,6 +462,15 @@ fn parse_totals(w: Words<'_>) -> Sums {
         reasons: std::array::from_fn(|i| w.i64(totals!(reasons) + i * 8)),
         demotions: std::array::from_fn(|i| w.u64(totals!(demotions) + i * 8)),
         refused: std::array::from_fn(|i| w.u64(core::mem::offset_of!(Page, refused) + i * 8)),
+        messages: parse_messages(w, totals!(messages)),
+    }
+}
+
+fn parse_messages(w: Words<'_>, at: usize) -> MessagesView {
+    let size = |class: usize| w.u64(at + core::mem::offset_of!(Messages, sizes) + class * 8);
+    MessagesView {
+        sizes: std::array::from_fn(size),
+        full: w.u64(at + core::mem::offset_of!(Messages, full)),
     }
 }
 
@@ -445,6 +512,8 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
         is_adopted: kind & 1 << 17 != 0,
         counters: std::array::from_fn(|h| std::array::from_fn(|i| counter(h, i))),
         halves: std::array::from_fn(half),
+        messages: parse_messages(w, row!(messages)),
+        peer_full: None,
     })
 }
 

@@ -26,6 +26,7 @@ pub mod rules;
 pub mod run;
 pub mod scrape;
 pub mod show;
+pub mod since;
 pub mod stat;
 pub mod sys;
 pub mod terminal;

@@ -79,6 +79,8 @@ fn find_in(proc: &Path) -> Vec<Process> {
 struct Moved {
     sent: u64,
     received: u64,
+    /// How often it found no room to send.
+    full: u64,
     /// Some of it was counted in a page that is not there any more.
     is_partial: bool,
 }
@@ -113,6 +115,7 @@ fn complete(proc: &Path, processes: &mut [Process]) {
             let sdp = |direction| row.counter(direction, Counter::SdpBytes);
             moved.sent = moved.sent.wrapping_add(sdp(Direction::Send));
             moved.received = moved.received.wrapping_add(sdp(Direction::Receive));
+            moved.full = moved.full.wrapping_add(row.messages.full);
             moved.is_partial |= row.is_adopted;
         }
         carriers.push(found);
@@ -124,6 +127,7 @@ fn complete(proc: &Path, processes: &mut [Process]) {
                 continue;
             }
             let end = |from, to| ends.get(&(space.clone(), from, to)).filter(|m| !m.is_partial);
+            row.peer_full = end(row.remote, row.local).map(|peer| peer.full);
             let pair = end(row.local, row.remote).zip(end(row.remote, row.local));
             let queues = [
                 (pair.map(|(own, peer)| own.sent.saturating_sub(peer.received)), true),

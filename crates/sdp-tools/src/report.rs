@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use sdp_stats::reader::{ReasonCode, Sums};
+use sdp_stats::reader::{MessagesView, ReasonCode, Sums};
 use sdp_stats::{Counter, Direction};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,7 @@ pub struct Report {
     pub connections: Connections,
     pub bytes: Bytes,
     pub transfers: Transfers,
+    pub messages: Messages,
     pub fabrics: Fabrics,
     pub switches: Switches,
     pub waits: Waits,
@@ -81,6 +82,48 @@ pub struct Transfers {
     pub zcopy_bytes: u64,
 }
 
+/// Messages that were sent over SDP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Messages {
+    /// By size.
+    pub sizes: Vec<Size>,
+    /// Times that a sender found no room.
+    pub ring_full: u64,
+}
+
+/// So many messages of a payload of up to `to` bytes, and more than the class before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Size {
+    pub to: Option<u32>,
+    pub count: u64,
+}
+
+impl Messages {
+    /// As counted.
+    pub fn of(view: &MessagesView) -> Self {
+        let classes = view.sizes.iter().zip(MessagesView::bounds());
+        Self {
+            sizes: classes.map(|(count, to)| Size { to, count: *count }).collect(),
+            ring_full: view.full,
+        }
+    }
+
+    /// The sizes that there are, in words.
+    pub fn by_size(&self) -> String {
+        let mut words = Vec::new();
+        let mut above = 0;
+        for Size { to, count } in &self.sizes {
+            if *count != 0 {
+                let class = to.map_or(format!("above {above}"), |to| format!("to {to}"));
+                words.push(format!("{class} B: {count}"));
+            }
+            above = to.unwrap_or(above);
+        }
+        words.join(", ")
+    }
+}
+
 /// SDP connection ends by fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -129,11 +172,12 @@ impl Report {
             },
             bytes: Bytes::of(sums),
             transfers: Transfers {
-                bcopy: both(Counter::BCopy),
+                bcopy: sums.messages.sent(),
                 read_zcopy: both(Counter::ReadZCopy),
                 write_zcopy: both(Counter::WriteZCopy),
                 zcopy_bytes: both(Counter::ZCopyBytes),
             },
+            messages: Messages::of(&sums.messages),
             fabrics: Fabrics { shm: sums.fabrics[0], verbs: sums.fabrics[1] },
             switches: Switches { promoted: sums.promoted, demoted: sums.demoted },
             waits: Waits { spun: both(Counter::Spun), slept: both(Counter::Slept) },
@@ -231,6 +275,11 @@ impl fmt::Display for Report {
             t.write_zcopy,
             human_bytes(t.zcopy_bytes)
         )?;
+        let messages = self.messages.by_size();
+        if !messages.is_empty() {
+            writeln!(f, "  messages     {messages}")?;
+            writeln!(f, "  ring full    {} times", self.messages.ring_full)?;
+        }
         writeln!(f, "  switches     {} promoted, {} demoted (halves)", s.promoted, s.demoted)?;
         writeln!(f, "  waits        {} spun, {} slept", w.spun, w.slept)?;
         for (title, list) in [
@@ -268,6 +317,8 @@ mod tests {
         c.sums.demoted = 3;
         c.sums.counters[0][0] = 4096;
         c.sums.counters[1][1] = 4096;
+        c.sums.messages.sizes[1] = 32;
+        c.sums.messages.full = 2;
         c
     }
 
@@ -285,7 +336,15 @@ mod tests {
             "processes": 2,
             "connections": {"seen": 51, "sdp": 50, "tcp": 1},
             "bytes": {"sdp_sent": 4096, "sdp_received": 0, "tcp_sent": 0, "tcp_received": 4096},
-            "transfers": {"bcopy": 0, "read_zcopy": 0, "write_zcopy": 0, "zcopy_bytes": 0},
+            "transfers": {"bcopy": 32, "read_zcopy": 0, "write_zcopy": 0, "zcopy_bytes": 0},
+            "messages": {
+                "sizes": [
+                    {"to": 64, "count": 0}, {"to": 256, "count": 32}, {"to": 1024, "count": 0},
+                    {"to": 4096, "count": 0}, {"to": 16384, "count": 0}, {"to": 65536, "count": 0},
+                    {"to": null, "count": 0}
+                ],
+                "ring_full": 2
+            },
             "fabrics": {"shm": 50, "verbs": 0},
             "switches": {"promoted": 0, "demoted": 3},
             "waits": {"spun": 0, "slept": 0},

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use sdp_stats::Counter;
 
 use crate::procs::Process;
-use crate::report::{Bytes, Report, words};
+use crate::report::{Bytes, Messages, Report, words};
 
 /// Label values: backslash, quote and newline are escaped; other control characters are left out.
 fn label(value: &str) -> String {
@@ -35,6 +35,7 @@ struct Source {
     demotions: Vec<(String, String)>,
     refused: Vec<(String, String)>,
     waits: [u64; 2],
+    messages: Messages,
 }
 
 fn texts<N: ToString>(map: impl IntoIterator<Item = (String, N)>) -> Vec<(String, String)> {
@@ -129,7 +130,32 @@ fn render(sources: &[Source]) -> String {
             by("how", &texts([("spun".to_string(), spun), ("slept".to_string(), slept)]))
         }),
     );
+    metric(
+        &mut out,
+        "sdp_ring_full_total",
+        "counter",
+        "Times that a sender found no room.",
+        &each(&|s| plain(s.messages.ring_full.to_string())),
+    );
+    histogram(&mut out, sources);
     out
+}
+
+/// Sizes of messages. Its samples have names of their own.
+fn histogram(out: &mut String, sources: &[Source]) {
+    const NAME: &str = "sdp_message_bytes";
+    let help = "Payload of the messages that were sent over SDP.";
+    let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} histogram");
+    for Source { labels, messages, bytes, .. } in sources {
+        let mut count = 0_u64;
+        for size in &messages.sizes {
+            count = count.wrapping_add(size.count);
+            let to = size.to.map_or("+Inf".to_string(), |to| to.to_string());
+            let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"{to}\"}} {count}");
+        }
+        let _ = writeln!(out, "{NAME}_sum{{{labels}}} {}", bytes.sdp_sent);
+        let _ = writeln!(out, "{NAME}_count{{{labels}}} {count}");
+    }
 }
 
 /// Of running processes.
@@ -146,6 +172,7 @@ pub fn of_processes(processes: &[Process]) -> String {
             demotions: texts(words(&sums.demotions)),
             refused: texts(words(&sums.refused)),
             waits: [sums.both(Counter::Spun), sums.both(Counter::Slept)],
+            messages: Messages::of(&sums.messages),
         }
     };
     render(&processes.iter().map(source).collect::<Vec<_>>())
@@ -165,6 +192,7 @@ pub fn of_report(report: &Report) -> String {
         demotions: texts(report.demotions.clone()),
         refused: texts(report.refused.clone()),
         waits: [report.waits.spun, report.waits.slept],
+        messages: report.messages.clone(),
     };
     let mut out = render(&[source]);
     let seconds = |n: f64| vec![(labels.clone(), n.to_string())];

@@ -5,15 +5,15 @@ use std::fmt::Write;
 use std::path::Path;
 
 use clap::Args;
-use sdp_stats::reader::{DeviceView, HalfView, ProcessView, ReasonCode, RowView};
+use sdp_stats::reader::{DeviceView, HalfView, MessagesView, ProcessView, ReasonCode, RowView};
 use sdp_stats::{Counter, Direction, Role, Rules};
 use serde::Serialize;
 
 use crate::asking::{self, InForce};
 use crate::doctor::wrapped;
 use crate::procs::{self, Process};
-use crate::report::{Bytes, human_bytes, words};
-use crate::{Failure, devices, names, sys, trace};
+use crate::report::{self, Bytes, Size, human_bytes, words};
+use crate::{Failure, devices, names, since, sys, trace};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -34,6 +34,12 @@ pub struct Options {
     /// has kept, or a file: a kept page, a core dump
     #[arg(long, value_name = "PID|FILE", conflicts_with_all = ["pid", "prometheus"])]
     pub trace: Option<String>,
+    /// Remember the counters of all processes as they are now, for --since-reset
+    #[arg(long, conflicts_with_all = ["pid", "json", "prometheus", "trace", "since_reset"])]
+    pub reset: bool,
+    /// Show what was counted since `sdp stat --reset`, instead of since the start
+    #[arg(long, conflicts_with_all = ["prometheus", "trace"])]
+    pub since_reset: bool,
 }
 
 /// The JSON form of one direction of a connection.
@@ -119,8 +125,61 @@ struct Connection {
     inode: u32,
     send: Half,
     receive: Half,
+    messages: Messages,
     /// Between hosts.
     queue_pair: Option<QueuePair>,
+}
+
+/// The JSON form of the messages of a connection, or of a process.
+#[derive(Debug, Serialize)]
+struct Messages {
+    sent: u64,
+    received: u64,
+    /// Messages both ways: the smaller number.
+    requests: u64,
+    /// Those sent, by size.
+    sizes: Vec<Size>,
+    ring_full: Full,
+}
+
+/// How often a sender found no room: this end's, and the other's, where a process of this machine tells.
+#[derive(Debug, Serialize)]
+struct Full {
+    own: u64,
+    peer: Option<u64>,
+}
+
+impl Messages {
+    fn of_row(row: &RowView) -> Self {
+        let received = row.counter(Direction::Receive, Counter::BCopy);
+        Self::new(&row.messages, received, row.requests(), row.peer_full)
+    }
+
+    fn of_process(view: &ProcessView) -> Self {
+        let peers: Vec<u64> = view.rows.iter().filter_map(|row| row.peer_full).collect();
+        let peer = (!peers.is_empty()).then(|| peers.iter().fold(0, |n, m| m.wrapping_add(n)));
+        let received = view.sums.counter(Direction::Receive, Counter::BCopy);
+        Self::new(&view.sums.messages, received, view.sums.requests(), peer)
+    }
+
+    fn new(sent: &MessagesView, received: u64, requests: u64, peer: Option<u64>) -> Self {
+        let report::Messages { sizes, ring_full: own } = report::Messages::of(sent);
+        Self { sent: sent.sent(), received, requests, sizes, ring_full: Full { own, peer } }
+    }
+
+    /// In a line; nothing without messages.
+    fn note(&self) -> Option<String> {
+        let Self { sent, received, requests, ring_full: Full { own, peer }, sizes } = self;
+        if *sent == 0 && *received == 0 {
+            return None;
+        }
+        let sizes = report::Messages { sizes: sizes.clone(), ring_full: 0 }.by_size();
+        let sizes = if sizes.is_empty() { sizes } else { format!(" ({sizes})") };
+        let peer = peer.map_or(String::new(), |n| format!(", peer's {n}"));
+        Some(format!(
+            "messages: {sent} sent{sizes}, {received} received, {requests} requests; ring full: own {own}{peer}"
+        ))
+    }
 }
 
 /// The JSON form of the rules that a process goes by.
@@ -192,6 +251,7 @@ struct ProcessForm<'a> {
     demotions: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
     rowless: u64,
+    messages: Messages,
     device: Option<DeviceForm<'a>>,
     connections: Vec<Connection>,
 }
@@ -228,6 +288,7 @@ fn connection(row: &RowView) -> Connection {
         inode: row.inode,
         send: half(row, Direction::Send),
         receive: half(row, Direction::Receive),
+        messages: Messages::of_row(row),
         queue_pair: queue_pair(row),
     }
 }
@@ -262,14 +323,16 @@ fn form(process: &Process) -> ProcessForm<'_> {
         demotions: words(&sums.demotions),
         refused: words(&sums.refused),
         rowless: sums.rowless,
+        messages: Messages::of_process(view),
         device: device(view),
         connections: view.rows.iter().map(connection).collect(),
     }
 }
 
-fn json(processes: &[Process]) -> Result<String, Failure> {
+fn json(processes: &[Process], since_s: Option<f64>) -> Result<String, Failure> {
     let form = serde_json::json!({
         "schema": SCHEMA,
+        "since_reset_s": since_s,
         "processes": processes.iter().map(form).collect::<Vec<_>>(),
     });
     let text = serde_json::to_string_pretty(&form);
@@ -330,14 +393,20 @@ fn block(row: &RowView, width: usize) -> String {
         );
         let _ = writeln!(out, "    {}", wrapped(&line, 6, width));
     }
-    if let Some(note) = queue_pair_note(row) {
+    let notes = [Messages::of_row(row).note(), queue_pair_note(row)];
+    for note in notes.into_iter().flatten() {
         let _ = writeln!(out, "    {}", wrapped(&note, 6, width));
     }
     out
 }
 
-fn text(processes: &[Process], width: usize) -> String {
+fn text(processes: &[Process], since_s: Option<f64>, width: usize) -> String {
     let mut out = String::new();
+    if let Some(since_s) = since_s {
+        let line =
+            format!("since the reset {since_s:.0} s ago; queued, credits and ways are of now");
+        let _ = writeln!(out, "{}", wrapped(&line, 2, width));
+    }
     for process in processes {
         let sums = &process.view.sums;
         let bytes = Bytes::of(sums);
@@ -362,7 +431,8 @@ fn text(processes: &[Process], width: usize) -> String {
         if let Some(note) = tunables_note(&process.view) {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
-        if let Some(note) = device_note(&process.view) {
+        let messages = Messages::of_process(&process.view).note();
+        for note in [device_note(&process.view), messages].into_iter().flatten() {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
         if width < TABLE {
@@ -409,7 +479,7 @@ fn text(processes: &[Process], width: usize) -> String {
                 send.credits,
                 send.threshold,
             );
-            if let Some(note) = queue_pair_note(row) {
+            for note in [Messages::of_row(row).note(), queue_pair_note(row)].into_iter().flatten() {
                 let _ = writeln!(out, "        {note}");
             }
         }
@@ -435,16 +505,24 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     if let Some(of) = &options.trace {
         return trace::main(of, options.json);
     }
-    let processes = procs::find(options.pid);
+    if options.reset {
+        return since::remember(&procs::find(None));
+    }
+    let reset = options.since_reset.then(since::Reset::load).transpose()?;
+    let mut processes = procs::find(options.pid);
     if let (Some(pid), []) = (options.pid, processes.as_slice()) {
         return Err(Failure(why_no_page(pid)));
     }
+    let since_s = reset.as_ref().map(since::Reset::age_s);
+    if let Some(reset) = &reset {
+        reset.until(&mut processes);
+    }
     let out = if options.json {
-        json(&processes)?
+        json(&processes, since_s)?
     } else if options.prometheus {
         crate::scrape::of_processes(&processes)
     } else {
-        text(&processes, sys::table_width())
+        text(&processes, since_s, sys::table_width())
     };
     crate::print(&out);
     Ok(())

@@ -148,8 +148,16 @@ fn usual_folder() -> PathBuf {
 /// # Errors
 /// It cannot be made, or is another user's.
 pub fn folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    folder_for("--trace", named)
+}
+
+/// [`folder`], for another option.
+///
+/// # Errors
+/// Likewise; `option` names who wanted it.
+pub fn folder_for(option: &str, named: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = named.map_or_else(usual_folder, Path::to_path_buf);
-    let what = || format!("--trace {}", path.display());
+    let what = || format!("{option} {}", path.display());
     match DirBuilder::new().mode(0o700).create(&path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Failure::new(what(), e)),
         _ => {

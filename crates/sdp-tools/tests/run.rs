@@ -233,7 +233,7 @@ fn one_of_each() {
             page.promoted(id, Direction::Send, Fabric::Shm);
             page.moved(id, Direction::Send, Lane::Sdp, 1000);
             page.moved(id, Direction::Receive, Lane::Sdp, 500);
-            page.add(id, Direction::Send, Counter::BCopy, 2);
+            page.sent_messages(id, 500, 2);
             page.count_sdp(Verdict::at(word), Fabric::Shm);
             page.demoted(id, Direction::Send, Reason::Shared);
         }

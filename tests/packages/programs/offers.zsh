@@ -12,11 +12,13 @@ zpty -w shell "compadd() {
     print -rl - \$found >>$2
     builtin compadd \"\$@\"
 }"
-zpty -w shell "print IS''READY"
+# Said by the editor itself: what is written before it has the terminal, the terminal edits, and takes ^U for the line with its
+# tab.
+zpty -w shell "zle-line-init() { print -r IS''READY }; zle -N zle-line-init"
 wait_for ISREADY
 while read -r line; do
     zpty -w -n shell "$line"$'\t'
-    zpty -w shell $'\x15'"print END >>$2; print IS''TOLD"
-    wait_for ISTOLD
+    zpty -w shell $'\x15'"print END >>$2"
+    wait_for ISREADY
 done
 zpty -d shell

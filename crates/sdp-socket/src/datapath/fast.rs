@@ -33,7 +33,6 @@ use sdp_shm::{
     lock,
     ring::{self, ALIGN, PLAIN_HEADER, Producer, Record},
 };
-use sdp_stats::Lane as StatsLane;
 use sdp_sys::section;
 
 use crate::{
@@ -46,7 +45,7 @@ use crate::{
             SINK_BASE, SOURCE_BASE, TAIL, put,
         },
     },
-    datapath::{receive, reclaim, send, wait},
+    datapath::{count, reclaim, send, wait},
     process::{
         self,
         table::{self, Entry},
@@ -254,7 +253,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     if conn.one_way.load(Ordering::Relaxed) != 0 {
         conn.one_way.store(0, Ordering::Relaxed);
     }
-    send::count_ring(conn, row, len);
+    count::sent_by_ring(conn, row, len);
     let index = |at: u64| at.wrapping_sub(ring.origin());
     reclaim::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
     match armed {
@@ -349,7 +348,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
         conn.left_alone.store(0, Ordering::Relaxed); // unless what is found says otherwise
     }
     let mut at = head;
-    let mut got = 0;
+    let (mut got, mut messages) = (0, 0);
     let is_done = loop {
         if message == 0 {
             if at == seen_tail {
@@ -396,6 +395,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
             }
             message = 0;
             offset = 0;
+            messages += 1;
         } else {
             offset += n;
         }
@@ -429,7 +429,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
             wait::room_freed(conn, AnyLink::on(segment, half ^ 1).half(half), at);
         }
     }
-    receive::count(conn, row, StatsLane::Sdp, got);
+    count::received_by_ring(conn, row, got, messages);
     Some(if is_done { Received::Done(got) } else { Received::Partly(got) })
 }
 

@@ -8,7 +8,7 @@ use sdp_link::{Link, PENDING_MAX, RxCursor, SwitchLog, Trust, Wakeups, What};
 use sdp_proto::{SinkAction, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{early, family::Row, lock};
-use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
+use sdp_stats::{Direction, Lane as StatsLane, Reason};
 use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
 
 use core::{pin::pin, sync::atomic::Ordering};
@@ -21,7 +21,7 @@ use crate::{
         publish, sharing,
     },
     datapath::{
-        fast, half_lock,
+        count, fast, half_lock,
         lane::{self, Broken, Lane, SinkState},
         proof,
         reset::reset,
@@ -443,7 +443,7 @@ fn step(
                     if proof::is_heard(conn) {
                         proof::after_receive(conn, conn.fd());
                     }
-                    count(conn, row, StatsLane::Kernel, n);
+                    count::received(conn, row, StatsLane::Kernel, n);
                     total += n;
                     // L7: a short read must mean that there is nothing more in any lane.
                     if buffers.left() == 0 {
@@ -478,7 +478,7 @@ fn step(
             return Ok(got + peek_behind_ring(conn, sink, switch, buffers, got, wish));
         }
         if got > 0 {
-            count(conn, row, StatsLane::Sdp, got);
+            count::received(conn, row, StatsLane::Sdp, got);
             total += got;
             if buffers.left() == 0 {
                 return Ok(total);
@@ -665,7 +665,7 @@ pub(super) fn ring_read(
     wish: Wish,
 ) -> Result<usize, Errno> {
     let mut walk = *buffers;
-    let mut got = 0;
+    let (mut got, mut messages) = (0, 0);
     let (_, mut looked) = sink.rx.cursors();
     if wish.peeks() {
         return Ok(match next_message(conn, sink, row)? {
@@ -699,9 +699,11 @@ pub(super) fn ring_read(
             sink.current_offset = 0;
             sink.rx.release(message);
             is_written_down = false;
+            messages += 1;
         }
     }
     *buffers = walk;
+    count::messages_received(conn, messages);
     Ok(got)
 }
 
@@ -836,15 +838,6 @@ fn look_at_carrier(
 pub(crate) fn has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
     let (scan, _) = sink.rx.cursors();
     half.position(What::Bytes) != scan || half.written() != sink.followed
-}
-
-pub(crate) fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
-    publish::ensure_row(conn);
-    let Some((page, id)) = publish::of_row(conn) else { return };
-    page.moved(id, Direction::Receive, lane, n as u64);
-    if lane == StatsLane::Sdp {
-        publish::count_sdp(conn, page, Verdict::at(&row.reason));
-    }
 }
 
 /// Whether the ring holds messages that were not taken, whatever lane the half is on.

@@ -18,7 +18,7 @@ use sdp_rdma::{
     work::WorkId,
 };
 use sdp_shm::{family::Row, lock};
-use sdp_stats::{Direction, Lane as StatsLane, Reason, Verdict};
+use sdp_stats::{Direction, Reason};
 use sdp_sys::{
     errno::Errno,
     fd, section, signal,
@@ -34,7 +34,7 @@ use crate::{
         publish,
     },
     datapath::{
-        half_lock,
+        count, half_lock,
         lane::{self, Broken, Lane, SourceState},
         proof,
         reset::reset,
@@ -487,7 +487,7 @@ fn kernel_send(
                     proof::after_send(conn, conn.fd(), edge);
                 }
                 buffers.advance(n);
-                count(conn, row, StatsLane::Kernel, n);
+                count::sent_by_kernel(conn, n);
                 if buffers.left() == 0 {
                     return Some(Attempt::Done);
                 }
@@ -596,6 +596,7 @@ pub(super) fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
+                count::sent_by_ring(conn, row, piece);
                 wake_sleepers(conn, conn.fd(), source, half, first_on_lane);
                 first_on_lane = false;
             }
@@ -605,7 +606,6 @@ pub(super) fn ring_send(
         if !matches!(ended, RingSend::Done) {
             source.store(&row.source.words); // the call may go on, with more messages
         }
-        count_ring(conn, row, moved);
         let index = |at: u64| at.wrapping_sub(source.tx.private());
         let (before, after) = (index(tail_before), index(source.tx.cursors().0));
         crate::datapath::reclaim::sent(conn, half.size() as u32, before, after, moved);
@@ -812,20 +812,4 @@ fn flip(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) {
     if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
         leave_sdp(conn, source, half, Reason::TestFlip);
     }
-}
-
-fn count(conn: &Conn, row: &Row, lane: StatsLane, n: usize) {
-    let _ = row;
-    publish::ensure_row(conn);
-    let Some((page, id)) = publish::of_row(conn) else { return };
-    page.moved(id, Direction::Send, lane, n as u64);
-}
-
-#[inline]
-pub(crate) fn count_ring(conn: &Conn, row: &Row, n: usize) {
-    publish::ensure_row(conn);
-    let Some((page, id)) = publish::of_row(conn) else { return };
-    page.moved(id, Direction::Send, StatsLane::Sdp, n as u64);
-    page.add(id, Direction::Send, sdp_stats::Counter::BCopy, 1);
-    publish::count_sdp(conn, page, Verdict::at(&row.reason));
 }

@@ -313,6 +313,7 @@ pub(crate) fn for_room(
         }
     }
     count(conn, Direction::Send, Counter::Slept);
+    count_full(conn);
     let bound = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
     // An end that is known would wake this sleep at once, and the next one.
     let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
@@ -656,6 +657,13 @@ pub(crate) fn count_shared(counter: Counter) {
 pub(crate) fn count(conn: &Conn, direction: Direction, counter: Counter) {
     if let Some((page, row)) = publish::of_row(conn) {
         page.add(row, direction, counter, 1);
+    }
+}
+
+/// A sender waits for room in the ring.
+fn count_full(conn: &Conn) {
+    if let Some((page, row)) = publish::of_row(conn) {
+        page.was_full(row);
     }
 }
 

@@ -60,7 +60,7 @@ use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reach::{consider, unreachable};
 pub(crate) use reader::{Next, Reader};
-use show::{count, note_lane, show_credits};
+use show::{count, count_messages, note_lane, show_credits};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
@@ -391,6 +391,8 @@ fn send_once(
         note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         if by_sdp != 0 {
             count(conn, Direction::Send, StatsLane::Sdp, by_sdp);
+            let messages = outbound.counts().messages - before.messages;
+            count_messages(conn, Direction::Send, messages, by_sdp);
             show_credits(conn, Direction::Send, outbound.credits());
         }
         if let Ok(n) = sent {
@@ -590,6 +592,7 @@ fn receive_once(
         };
         let after = inbound.counts();
         note_lane(conn, Direction::Receive, was_on_sdp, inbound.is_on_sdp(), &pair.shared);
+        count_messages(conn, Direction::Receive, after.messages - before.messages, 0);
         if !peeks {
             let by_sdp = (after.bytes - before.bytes) as usize;
             let by_carrier = (after.carrier_bytes - before.carrier_bytes) as usize;

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::Ordering;
 
-use sdp_stats::{Direction, Fabric, Lane as StatsLane, Reason, Verdict};
+use sdp_stats::{Counter, Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 
 use crate::conn::{self, Conn, Half, carrier, publish};
 
@@ -43,6 +43,18 @@ pub(super) fn count(conn: &Conn, direction: Direction, lane: StatsLane, n: usize
         && let Some(row) = conn.row()
     {
         page.count_sdp(Verdict::at(&row.reason), Fabric::Verbs);
+    }
+}
+
+/// So many messages were posted, with `bytes` payload together, or taken.
+pub(super) fn count_messages(conn: &Conn, direction: Direction, messages: u64, bytes: usize) {
+    let Some((page, id)) = publish::of_row(conn).filter(|_| messages != 0) else { return };
+    match direction {
+        Direction::Send => {
+            let size = (bytes as u64).checked_div(messages).unwrap_or(0);
+            page.sent_messages(id, size as u32, messages);
+        }
+        Direction::Receive => page.add(id, direction, Counter::BCopy, messages),
     }
 }
 

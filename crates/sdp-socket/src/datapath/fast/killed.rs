@@ -27,7 +27,7 @@ use crate::{
     conn::{link::AnyHalf, words::fuse::killed_after},
     datapath::{
         lane::{Lane, SinkState, SourceState},
-        takeover,
+        receive, takeover,
     },
 };
 

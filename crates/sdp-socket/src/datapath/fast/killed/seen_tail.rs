@@ -3,6 +3,7 @@
 //! peer that forges the origin meanwhile.
 
 use super::*;
+use crate::datapath::receive;
 
 /// Three messages in a ring that has begun again. The reader has done nothing by the slow path
 /// since then.
