@@ -29,13 +29,13 @@ def until(condition):
 class Ends:
     """A server and a client that have met, and a holder that gets the server's connection when the test says so."""
 
-    def __init__(self, hosts, monkeypatch, how, client, steps, words=""):
+    def __init__(self, hosts, monkeypatch, how, client, steps, words="", before=()):
         self.hosts, self.scratch = hosts, hosts.path
         (self.scratch / "client").mkdir()
         (self.scratch / "client" / "steps").write_text("wait=ever", encoding="ascii")
         (self.scratch / "steps").write_text(steps, encoding="ascii")
         monkeypatch.setenv("RELAYS", words)
-        self.server = hosts.start(0, "server", "serve", PORT, AT, how, self.scratch, program=PROGRAM)
+        self.server = hosts.start(0, "server", "serve", PORT, AT, how, self.scratch, program=PROGRAM, before=before)
         hosts.listens()
         monkeypatch.setenv("RELAYS", "")
         self.client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, AT, client, self.scratch, program=PROGRAM)
@@ -147,10 +147,11 @@ def test_a_relay_sleeps_beside_an_end_that_is_stopped(hosts, monkeypatch):
     assert count <= 1 + 20 * elapsed, count
 
 
-def test_memory_of_the_program_that_was(hosts, monkeypatch):
-    """A relay keeps nothing of it."""
+@pytest.mark.parametrize("before", [(), ("prlimit", "--stack=unlimited")], ids=["below", "above"])
+def test_memory_of_the_program_that_was(hosts, monkeypatch, before):
+    """A relay keeps nothing of it, be it mapped below the libraries or above them."""
     kept = 200
-    ends = Ends(hosts, monkeypatch, "exec", "silent", f"take={UNREAD} wait=ever", f"kept={kept}")
+    ends = Ends(hosts, monkeypatch, "exec", "silent", f"take={UNREAD} wait=ever", f"kept={kept}", before)
     ends.hands_over()
     rollup = Path(f"/proc/{ends.relay()}/smaps_rollup")
 

@@ -73,45 +73,56 @@ impl Drop for Zeros {
 
 /// A multiple of every kernel's pages.
 const PAGES: usize = 64 * 1024;
-/// How far from what is used of the C library and the loader the rest of them begins.
+/// How far from what is used of the C library and the loader the rest of them begins and ends.
 const LIBRARY: usize = 16 << 20;
-/// The same for the stack and for the thread's own words, of which the program may have many.
+/// The same for the stack, for the kernel's own code beside the clocks, and for the thread's words, of which the program
+/// may have many.
 const STACK: usize = 256 * 1024;
+const CLOCKS: usize = 256 * 1024;
 const WORDS: usize = 4 << 20;
 
-/// Of a copy of a process, gives back all memory but that of the libraries that were mapped first, of the calling thread
-/// and of `kept`. What the kernel does not let go, and what was mapped above those libraries, stays.
+/// Of a copy of a process, gives back all memory but the libraries from the C library to the loader, the calling thread's,
+/// and `kept`. What the kernel does not let go stays.
 ///
 /// # Safety
 /// Nobody uses anything else from here on, and no other thread is there.
 pub unsafe fn keep_only(kept: [Range<usize>; 4]) {
     let here = 0u8;
     let around = |at: usize, len: usize| at.saturating_sub(len)..at.saturating_add(len);
-    let [one, two, three, four] = kept;
-    let stack = around(from_ref(&here).addr(), STACK);
-    let kept = [one, two, three, four, stack, around(from_ref(tls::block()).addr(), WORDS)];
     let loader = match kernel::auxiliary(libc::AT_BASE) {
         0 => kernel::auxiliary(libc::AT_PHDR),
         base => base,
     };
-    let used = [
-        kernel::auxiliary(libc::AT_SYSINFO_EHDR),
+    let mut libraries = around(loader, LIBRARY);
+    for at in [
         keep_only as *const () as usize,
         libc::memcpy as *const () as usize,
         libc::clock_gettime as *const () as usize,
-    ];
-    let mut top = loader;
-    for at in used {
-        top = if at == 0 { top } else { top.min(at) };
+    ] {
+        let range = around(at, LIBRARY);
+        libraries = libraries.start.min(range.start)..libraries.end.max(range.end);
     }
-    top = top.saturating_sub(LIBRARY) / PAGES * PAGES;
+    let [one, two, three, four] = kept;
+    let kept = [
+        one,
+        two,
+        three,
+        four,
+        libraries,
+        around(kernel::auxiliary(libc::AT_SYSINFO_EHDR), CLOCKS),
+        around(from_ref(&here).addr(), STACK),
+        around(from_ref(tls::block()).addr(), WORDS),
+    ];
     let mut at = 0;
-    while at < top {
-        let mut next = top..top;
+    loop {
+        let mut next = usize::MAX..usize::MAX;
         for range in &kept {
             if range.end > at && range.start < next.start {
                 next = range.clone();
             }
+        }
+        if next.end == usize::MAX {
+            return; // above all of it is the rest of the first thread's stack
         }
         let end = next.start / PAGES * PAGES;
         if end > at {
