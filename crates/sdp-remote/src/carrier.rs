@@ -1,4 +1,4 @@
-//! What this crate needs of the TCP socket.
+//! The interface that this crate needs of the TCP socket.
 
 use sdp_rdma::fabric::Gather;
 
@@ -8,7 +8,7 @@ pub enum CarrierError {
     /// It would have to wait.
     WouldBlock,
     /// The kernel's error number. Interruption is not one: try again. A kernel reports an error
-    /// once; a carrier reports it in each call, until the program was told of it.
+    /// once; a carrier reports it in each call, until the program has got it.
     Failed(i32),
 }
 

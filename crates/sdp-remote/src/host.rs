@@ -1,19 +1,19 @@
-//! A process's fabric, and whose its connections are.
+//! A process's fabric, and the owners of its connections.
 
 use sdp_rdma::{
     cm::{PrivateData, Reject},
     fabric::{CmEvent, Fabric},
 };
 
-/// Codes of refusals that are this crate's own: no room, and nobody is asked.
+/// Codes of refusals that are this crate's own: no room, and no connection to ask.
 const BUSY: u8 = 255;
 const NOBODY: u8 = 254;
 
-/// What has happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event<F: Fabric> {
-    /// Somebody asks at a listener: find the connection ([`Host::listeners`], [`crate::Meeting::answer`]), then
-    /// [`Host::accept`] or [`Host::reject`].
+    /// A request comes at a listener: find the connection ([`Host::listeners`],
+    /// [`crate::Meeting::answer`]), then [`Host::accept`] or [`Host::reject`].
     Requested {
         /// The request.
         id: F::Id,
@@ -33,14 +33,14 @@ pub enum Event<F: Fabric> {
         /// Private data.
         data: PrivateData,
     },
-    /// The peer, or whoever is there, has refused.
+    /// The peer, or another process there, has refused.
     Refused {
         /// The connection's number.
         number: u32,
         /// Why.
         reject: Reject,
     },
-    /// Nobody answered in time, or there is no way.
+    /// No answer came in time, or there is no way.
     Unreachable {
         /// The connection's number.
         number: u32,
@@ -151,15 +151,16 @@ where
         self.fabric.reject(id, code);
     }
 
-    /// Ends a connection's queue pair or attempt. Its halves stay readable until they are dropped. Nothing more is told
-    /// of it.
+    /// Ends a connection's queue pair or attempt. Its halves stay readable until they are dropped.
+    /// No further event concerns it.
     pub fn forget(&mut self, number: u32) {
         while let Some(id) = self.leave(|_, of| of == number) {
             self.fabric.disconnect(id);
         }
     }
 
-    /// Does what can be done now and tells one event; call until `None`. Slow: no lock of a half is held.
+    /// Does all that can be done now and returns one event; call until `None`. Slow: no lock of a
+    /// half is held.
     pub fn progress(&mut self) -> Option<Event<F>> {
         while let Some(event) = self.fabric.poll_cm() {
             match event {

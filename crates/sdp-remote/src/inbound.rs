@@ -18,16 +18,16 @@ use crate::{Carrier, CarrierError, Met, Outbound, Reason, Shared};
 
 mod ahead;
 
-/// Messages in an inbox. What is beyond stays with the fabric, unacknowledged.
+/// Messages in an inbox. Further messages stay with the fabric, unacknowledged.
 const INBOX: usize = 64;
 /// Meetings whose markers may still come on the carrier. One more attempt that came to nothing, and no new one is made.
 const SEALS: usize = 4;
-/// What is unread does not fit into a RETURN: ENOBUFS.
+/// The unread bytes do not fit into a RETURN: ENOBUFS.
 const FULL: i32 = 105;
 /// Payload that one look at the carrier can show.
 const LOOK: usize = 4096;
 
-/// What a call on the receiving half works with.
+/// The parts with which a call on the receiving half works.
 #[derive(Debug)]
 pub struct ReceiveContext<'a, R, C> {
     /// The queue pair's receiving half, while there is one.
@@ -56,7 +56,7 @@ pub enum RecvError {
     Broken(Reason),
 }
 
-/// What a reader would find.
+/// The result for a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readable {
     /// Nothing now.
@@ -139,7 +139,7 @@ impl Inbox {
     }
 }
 
-/// What one look at the carrier has shown.
+/// The result of one look at the carrier.
 enum Seen {
     /// So many bytes of payload are first.
     Payload(usize),
@@ -185,7 +185,7 @@ struct Returned {
     taken: u32,
 }
 
-/// What a receiving half has done.
+/// The work of a receiving half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InboundCounts {
     /// Messages with payload taken off the queue pair.
@@ -267,7 +267,7 @@ impl Inbound {
         self.consumer.is_on_sdp() && !self.is_carrier_due
     }
 
-    /// What it has done.
+    /// Its work.
     pub const fn counts(&self) -> InboundCounts {
         self.counts
     }
@@ -295,8 +295,8 @@ impl Inbound {
                 && self.returned.is_none()
     }
 
-    /// Looks whether the peer has ended its stream and all of it was delivered. Then there is nothing to give back, and
-    /// nobody who could answer.
+    /// Looks whether the peer has ended its stream and all of it was delivered. Then there is
+    /// nothing to give back, and no peer that could answer.
     pub(crate) fn is_over<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
@@ -312,8 +312,8 @@ impl Inbound {
         self.returned.is_some()
     }
 
-    /// Takes what is unread, up to the peer's RAW, into `ring` by its stream position. `Some`: that is done; position and
-    /// number of the bytes. `None`: more must come on the carrier.
+    /// Takes the unread bytes, up to the peer's RAW, into `ring` by its stream position. `Some`:
+    /// that is done; position and number of the bytes. `None`: more must come on the carrier.
     pub(crate) fn collect<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
@@ -369,7 +369,7 @@ impl Inbound {
     ) -> Result<(), RecvError> {
         let Some(mut due) = self.returned else { return Ok(()) };
         if outbound.is_leaving() {
-            // The ring still has what this end gives back itself.
+            // The ring still has the bytes that this end gives back itself.
             return Err(RecvError::WouldBlock);
         }
         if !outbound.is_held() || !outbound.has_room_for_return(due.stream, ring.len()) {
@@ -406,8 +406,8 @@ impl Inbound {
         self.consumer.is_on_sdp()
     }
 
-    /// Takes what has arrived off the queue pair into the inbox, and tells the mailbox. Afterwards
-    /// [`crate::Outbound::is_due`] says whether something is to be answered.
+    /// Takes messages that have arrived off the queue pair into the inbox, and updates the mailbox.
+    /// Afterwards [`crate::Outbound::is_due`] says whether something is to be answered.
     ///
     /// # Errors
     /// [`RecvError::Broken`] only.
@@ -416,7 +416,7 @@ impl Inbound {
         rx: &mut R,
         shared: &Shared,
     ) -> Result<(), RecvError> {
-        // Before its PROOF nobody on the queue pair is believed.
+        // Before its PROOF no process on the queue pair is believed.
         if self.is_drained || self.meeting == 0 || !shared.is_proven(self.meeting) {
             return Ok(());
         }
@@ -503,9 +503,9 @@ impl Inbound {
         Ok(())
     }
 
-    /// Gives the program's `sink` what is next in the stream, wherever it came. How many bytes; 0: the peer has
-    /// ended its stream (or the sink has no room). With `is_peek` everything stays where it is, and what one look shows
-    /// is all that is given. Never waits.
+    /// Gives the program's `sink` the next bytes of the stream, by whichever road they came. How
+    /// many bytes; 0: the peer has ended its stream (or the sink has no room). With `is_peek`
+    /// everything stays where it is, and only the bytes of one look are given. Never waits.
     ///
     /// # Errors
     /// Nothing was delivered.
@@ -533,7 +533,8 @@ impl Inbound {
         Ok(got)
     }
 
-    /// Takes what has arrived and the markers that are next, and says what a reader would find.
+    /// Takes messages that have arrived and the markers that are next, and returns the state for a
+    /// reader.
     ///
     /// # Errors
     /// [`RecvError::Broken`] only.
@@ -569,8 +570,9 @@ impl Inbound {
         next.sum()
     }
 
-    /// Delivers the next bytes that are together. 0: the end. With `is_enough` the carrier, a system call, is not looked at
-    /// while the stream is on SDP and nobody has said that the carrier has something.
+    /// Delivers the next bytes that are together. 0: the end. With `is_enough` this does not look
+    /// at the carrier, a system call, while the stream is on SDP and no caller has reported bytes
+    /// on the carrier.
     fn step<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
@@ -723,7 +725,8 @@ impl Inbound {
         carrier_error(error)
     }
 
-    /// Looks at what the kernel has; `room`: bytes of payload that may be taken. A marker in front is taken and judged.
+    /// Looks at the kernel's bytes; `room`: bytes of payload that may be taken. A marker in front
+    /// is taken and judged.
     fn look_at_carrier<R, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
@@ -874,7 +877,7 @@ fn discard(carrier: &mut impl Carrier, len: usize) -> Result<(), RecvError> {
     while left != 0 {
         let gone = carrier.discard(left).map_err(carrier_error)?;
         if gone == 0 {
-            // Somebody else reads this socket.
+            // Another thread reads this socket.
             return Err(RecvError::WouldBlock);
         }
         left = left.saturating_sub(gone);
@@ -882,8 +885,8 @@ fn discard(carrier: &mut impl Carrier, len: usize) -> Result<(), RecvError> {
     Ok(())
 }
 
-/// We advertise nothing, change no mode, ask for no other buffers: what the peer says to our source can be judged without
-/// it.
+/// We advertise nothing, change no mode, ask for no other buffers: the peer's messages to our
+/// source can be judged without it.
 fn judge_for_source(input: &SourceInput) -> Result<(), Reason> {
     let mut source = Source::new(&SourceConfig::implicit(4096));
     source.handle(input).map(|_| ()).map_err(Reason::Message)

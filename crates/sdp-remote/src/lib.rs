@@ -1,15 +1,15 @@
 //! One connection between hosts: its guarded carrier and its queue pair as one object.
 //!
-//! The socket layer calls it; everything it needs comes in by arguments: the carrier ([`Carrier`]), the
-//! queue pair's halves (any [`sdp_rdma::fabric`]), the time, random numbers, memory. No clock, no
-//! allocator, no descriptor, no unsafe code, nothing that waits. What the peer wrote is judged before it
-//! is used.
+//! The socket layer calls it; everything it needs comes in by arguments: the carrier ([`Carrier`]),
+//! the queue pair's halves (any [`sdp_rdma::fabric`]), the time, random numbers, memory. No clock,
+//! no allocator, no descriptor, no unsafe code, nothing that waits. Every byte of the peer is
+//! judged before it is used.
 //!
 //! # Parts
-//! [`Meeting`] makes and judges the private data with which two ends find each other. [`Outbound`] and
-//! [`Inbound`] are the two directions, each under a lock of the caller's; what one has to know of the
-//! other is in [`Shared`], which needs no lock. [`Host`] owns a process's fabric and says which event is
-//! whose.
+//! [`Meeting`] makes and judges the private data with which two ends find each other. [`Outbound`]
+//! and [`Inbound`] are the two directions, each under a lock of the caller's; facts that one needs
+//! of the other are in [`Shared`], which needs no lock. [`Host`] owns a process's fabric and says
+//! which event belongs to which connection.
 //!
 //! # Order of use
 //! 1. An attempt begins when [`Outbound::may_meet`] and [`Inbound::may_meet`] say so. The end that
@@ -28,9 +28,9 @@
 //! 7. Close and shutdown: [`Outbound::to_kernel`], [`Outbound::flush`] until there is nothing left, then the
 //!    kernel's own close or shutdown.
 //!
-//! 8. To hand the stream to somebody without the library: end the queue pair, then [`leave`] until it is
-//!    [`Leaving::Done`]. The other end answers in its ordinary calls, and [`take_return`] when
-//!    [`Inbound::has_return`].
+//! 8. To hand the stream to a reader without the library: end the queue pair, then [`leave`] until
+//!    it is [`Leaving::Done`]. The other end answers in its ordinary calls, and [`take_return`]
+//!    when [`Inbound::has_return`].
 //!
 //! Rules with a G are those of `docs/spec/guard.md`, sections those of `docs/spec/sdp.md`.
 
@@ -64,7 +64,7 @@ pub fn begin(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared, me
 
 /// The queue pair is drained and destroyed: no device reads or writes any more. Both locks are held.
 pub fn end(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared) {
-    // The half may not have heard of the end: what is not acknowledged goes to the carrier.
+    // The half may not have seen the end: messages that are not acknowledged go to the carrier.
     outbound.link_died(shared);
     outbound.link_destroyed();
     inbound.link_destroyed();
@@ -74,8 +74,8 @@ pub fn end(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared) {
 /// How far an end is on its way out of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// All that is unread is, or will be, in the kernel's stream; what the program writes to the kernel's
-    /// socket follows what it has sent.
+    /// All unread bytes are, or will be, in the kernel's stream; bytes that the program writes to
+    /// the kernel's socket follow those that it has sent.
     Done,
     /// For room in the carrier (`POLLOUT`), or for the peer's answer on it (`POLLIN`), or, for segments, a
     /// millisecond.
@@ -87,9 +87,9 @@ pub enum Leaving {
 pub enum LeaveError {
     /// The peer may not know of markers yet, or this end has begun to be raw with bytes still in its inbox.
     Unable,
-    /// As a send call would tell.
+    /// As from a send call.
     Send(SendError),
-    /// As a receive call would tell; ENOBUFS: more is unread than the ring has room for.
+    /// As from a receive call; ENOBUFS: more is unread than the ring has room for.
     Receive(RecvError),
 }
 
@@ -143,7 +143,7 @@ where
                 None => return Ok(Leaving::Waits(Wait::Return)),
             }
         } else if outbound.is_held() {
-            // The peer leaves, too: this end is not out before it has what comes back.
+            // The peer leaves, too: this end is not out before it has the bytes that come back.
             match inbound.look(&mut receiving).map_err(LeaveError::Receive)? {
                 Readable::Nothing if inbound.has_return() => {}
                 Readable::Nothing => return Ok(Leaving::Waits(Wait::Return)),
@@ -161,17 +161,18 @@ where
     }
 }
 
-/// An end that [`leave`]s goes on reading and writing in the library, because its peer does not answer, or because more is
-/// unread than can go back. What was taken off both roads since it asked stands in the ring from this position on, so
-/// many bytes: they are delivered first. Then [`Inbound::recv`] and [`Outbound::send`] go on, and [`tend_reader`]. No queue
-/// pair follows. Both locks are held.
+/// An end that [`leave`]s goes on reading and writing in the library, because its peer does not
+/// answer, or because more is unread than can go back. Bytes that were taken off both roads since
+/// it asked stand in the ring from this position on, so many: they are delivered first. Then
+/// [`Inbound::recv`] and [`Outbound::send`] go on, and [`tend_reader`]. No queue pair follows. Both
+/// locks are held.
 pub fn read_on(outbound: &mut Outbound, inbound: &mut Inbound) -> (u64, usize) {
     outbound.read_on();
     inbound.read_on(outbound.has_asked())
 }
 
-/// After each call of an end that reads on: what is owed is written, and RETURN when the peer's RAW was read. From
-/// [`Leaving::Done`] on both directions are plain. Both locks are held.
+/// After each call of an end that reads on: writes the messages that are due, and RETURN when the
+/// peer's RAW was read. From [`Leaving::Done`] on both directions are plain. Both locks are held.
 ///
 /// # Errors
 /// The connection is to be reset.

@@ -31,7 +31,7 @@ pub enum MeetingError {
 }
 
 impl MeetingError {
-    /// True if the peer speaks another version, of SDP or of what proves who it is.
+    /// True if the peer speaks another version, of SDP or of the proof of identity.
     pub const fn is_other_version(&self) -> bool {
         matches!(
             self,
@@ -133,7 +133,7 @@ impl Meeting {
     /// The acceptor judges the reply to its request.
     ///
     /// # Errors
-    /// Disconnect: whoever answered is not the peer.
+    /// Disconnect: the process that answered is not the peer.
     pub fn learn(&mut self, identity: &Identity<'_>, reply: &[u8]) -> Result<Met, MeetingError> {
         let (asked, local) = self.asked.take().ok_or(MeetingError::Unexpected)?;
         let seals = identity.judge_reply(reply, &asked).map_err(MeetingError::Refused)?;

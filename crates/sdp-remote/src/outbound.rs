@@ -1,4 +1,5 @@
-//! The sending half: which road new bytes take, what is kept, how it goes on when the queue pair dies.
+//! The sending half: which road new bytes take, which are kept, how it goes on when the queue pair
+//! dies.
 
 use sdp_guard::{
     marker::{MARKER_LEN, Seal},
@@ -26,7 +27,7 @@ pub const KEPT_MAX: usize = 32;
 const SPILL_NS: u64 = 1_000_000;
 /// So long posted work may be without completion.
 const SILENT_NS: u64 = 300_000_000;
-/// So long messages may be posted, and nothing that tells of their end.
+/// So long messages may be posted without a completion.
 const UNWATCHED_NS: u64 = 50_000_000;
 /// Every how many messages one asks for a completion. Those behind the last one are watched by a probe, if the peer
 /// does not answer.
@@ -43,7 +44,7 @@ const RECORD_MOST: usize = 1024;
 const SAY_PROOF: u8 = 1 << 0;
 const SAY_DEAD: u8 = 1 << 1;
 
-/// What a call on the sending half works with.
+/// The parts with which a call on the sending half works.
 #[derive(Debug)]
 pub struct SendContext<'a, T, C> {
     /// The queue pair's sending half, while there is one.
@@ -59,12 +60,12 @@ pub struct SendContext<'a, T, C> {
     pub now: u64,
 }
 
-/// What a sender has to wait for.
+/// The event for which a sender has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Room in the kernel's send buffer (`POLLOUT`).
     Carrier,
-    /// The kernel must put what it has into segments: look again after a millisecond. Not of
+    /// The kernel must put its bytes into segments: look again after a millisecond. Not of
     /// [`Outbound::send`], whose payload can end the record.
     Unsegmented,
     /// Credit, acknowledgement or completion: the completion channel wakes; call again at this time in any
@@ -73,7 +74,7 @@ pub enum Wait {
         /// Monotonic nanoseconds.
         until: u64,
     },
-    /// The peer leaves the library: what it returns on the carrier ends this (`POLLIN`).
+    /// The peer leaves the library: its RETURN on the carrier ends this (`POLLIN`).
     Return,
 }
 
@@ -133,7 +134,7 @@ enum Leave {
         /// How many are left.
         left: u32,
     },
-    /// All is written: what follows is raw.
+    /// All is written: bytes that follow are raw.
     Gone,
 }
 
@@ -169,7 +170,7 @@ pub struct Outbound {
     reads_on: bool,
     /// The peer leaves: RAW is to be written, and nothing before its RETURN.
     must_hold: bool,
-    /// What the kernel has ends with the end of a record: a marker may follow.
+    /// The kernel's bytes end with the end of a record: a marker may follow.
     is_clean: bool,
     /// Payload stays on the kernel lane.
     is_kept_off: bool,
@@ -185,7 +186,7 @@ pub struct Outbound {
     /// The youngest of all, and the youngest that was posted before the last probe.
     last: u32,
     probed: u32,
-    /// What was learnt of the peer's credit, as it was in the mailbox.
+    /// The peer's credit as of the last look at the mailbox.
     learnt: u64,
     /// When the last message was posted, and late updates in a row.
     last_post: u64,
@@ -193,7 +194,7 @@ pub struct Outbound {
     counts: Counts,
 }
 
-/// What a sending half has done.
+/// The work of a sending half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Messages with payload posted.
@@ -282,7 +283,7 @@ impl Outbound {
         self.free();
     }
 
-    /// What it has done.
+    /// Its work.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
@@ -308,12 +309,14 @@ impl Outbound {
         self.proven.is_some()
     }
 
-    /// True if nothing but the program's bytes will be written to the carrier, and nothing is owed.
+    /// True if nothing but the program's bytes will be written to the carrier, and no message is
+    /// due.
     pub fn is_plain(&self) -> bool {
         self.producer.lane() == Lane::Raw && !self.has_backlog() && !self.is_leaving()
     }
 
-    /// True if this direction may end: all is written, and the peer owes no answer that this end would have to react to.
+    /// True if this direction may end: all is written, and no answer of the peer is due to which
+    /// this end would have to react.
     pub fn may_end(&self) -> bool {
         !self.is_leaving() && !self.is_held() && !self.has_backlog()
     }
@@ -323,7 +326,8 @@ impl Outbound {
         !matches!(self.leave, Leave::No | Leave::Gone)
     }
 
-    /// This end leaves: what is owed is written, then LEAVE. No queue pair is there any more.
+    /// This end leaves: writes the messages that are due, then LEAVE. No queue pair is there any
+    /// more.
     pub(crate) fn leave(&mut self) {
         self.to_kernel();
         if self.leave == Leave::No && matches!(self.producer.lane(), Lane::Kernel) {
@@ -339,7 +343,7 @@ impl Outbound {
         }
     }
 
-    /// True if LEAVE was written, and the inbound half is to take what comes before RAW.
+    /// True if LEAVE was written, and the inbound half is to take the bytes before RAW.
     pub(crate) const fn has_asked(&self) -> bool {
         matches!(self.leave, Leave::Waits)
     }
@@ -368,7 +372,8 @@ impl Outbound {
         self.producer.returned(stream, len).map(|_| ()).map_err(Reason::Producer)
     }
 
-    /// True if RAW was written, and the peer's RETURN is awaited: what it brings is still to be sent.
+    /// True if RAW was written, and the peer's RETURN is awaited: the bytes that it brings are
+    /// still to be sent.
     pub fn is_held(&self) -> bool {
         self.producer.lane() == Lane::Held
     }
@@ -388,14 +393,16 @@ impl Outbound {
         self.producer.stream()
     }
 
-    /// All sleepers of this end are armed for the queue pair, and everybody reads through the library: the peer
-    /// may send by SDP. Holds until the queue pair ends; told by [`Outbound::tend`] when it is up.
+    /// All sleepers of this end are armed for the queue pair, and all its readers go through the
+    /// library: the peer may send by SDP. Holds until the queue pair ends; [`Outbound::tend`]
+    /// announces it when it is up.
     pub const fn invite(&mut self) {
         self.is_inviting = true;
     }
 
-    /// Takes bytes of `payload` from byte `from` on, sends them by the road that is right now, and says how many it took,
-    /// at least 1 (0 only if there are none). Writes first what is owed from before. Never waits.
+    /// Takes bytes of `payload` from byte `from` on, sends them by the road that is right now, and
+    /// returns how many it took, at least 1 (0 only if there are none). First writes messages that
+    /// are due from before. Never waits.
     ///
     /// # Errors
     /// Nothing was taken.
@@ -425,7 +432,8 @@ impl Outbound {
         }
         if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {
             if !self.is_clean {
-                // What follows by the carrier, once the queue pair is lost, begins with a marker.
+                // Bytes that follow by the carrier, once the queue pair is lost, begin with a
+                // marker.
                 return self.send_by_carrier(io, payload, from, RECORD_MOST);
             }
             self.switch(io)?;
@@ -460,10 +468,11 @@ impl Outbound {
         Ok(sent)
     }
 
-    /// Writes what is owed to the carrier: proofs, markers, and the bytes of a resume. `Ok`: nothing is left.
+    /// Writes messages that are due to the carrier: proofs, markers, and the bytes of a resume.
+    /// `Ok`: nothing is left.
     ///
     /// # Errors
-    /// What it waits for, or the end.
+    /// The event that it waits for, or the end.
     pub fn flush<T: SendQueue, C: Carrier>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
@@ -472,12 +481,13 @@ impl Outbound {
         self.flush_owed(io)
     }
 
-    /// Everything that is due and is not payload: completions, acknowledgements, the death of the queue pair, owed control
-    /// messages, credit updates, [`Outbound::flush`]. After each receive call, before each sleep, and when the
-    /// completion channel woke somebody. The time at which to call again, if there is one.
+    /// Everything that is due and is not payload: completions, acknowledgements, the death of the
+    /// queue pair, owed control messages, credit updates, [`Outbound::flush`]. After each receive
+    /// call, before each sleep, and when the completion channel woke a thread. The time at which to
+    /// call again, if there is one.
     ///
     /// # Errors
-    /// As [`Outbound::flush`]; [`SendError::Wait`] means that the rest is still owed.
+    /// As [`Outbound::flush`]; [`SendError::Wait`] means that the rest is still due.
     pub fn tend<T: SendQueue, C: Carrier>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
@@ -501,8 +511,8 @@ impl Outbound {
         })
     }
 
-    /// Payload goes to the kernel from here on: what is not acknowledged is written there again. For shutdown, close and
-    /// whatever SDP cannot do. Then [`Outbound::flush`].
+    /// Payload goes to the kernel from here on: messages that are not acknowledged are written
+    /// there again. For shutdown, close and all that SDP cannot do. Then [`Outbound::flush`].
     pub fn to_kernel(&mut self) {
         self.is_kept_off = true;
         self.resume();
@@ -513,7 +523,7 @@ impl Outbound {
         self.is_kept_off = false;
     }
 
-    /// The queue pair is dead: what is not acknowledged will be written to the carrier.
+    /// The queue pair is dead: messages that are not acknowledged will be written to the carrier.
     pub fn link_died(&mut self, shared: &Shared) {
         shared.link_died();
         if self.producer.link() != Link::Up {
@@ -542,10 +552,11 @@ impl Outbound {
         is_silent
     }
 
-    /// Whether [`Outbound::send`] would take at least one byte now. Writes what is owed first.
+    /// Whether [`Outbound::send`] would take at least one byte now. First writes messages that are
+    /// due.
     ///
     /// # Errors
-    /// What to wait for, as [`Outbound::send`].
+    /// The event to wait for, as [`Outbound::send`].
     pub fn is_writable<T: SendQueue, C: Carrier>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
@@ -575,7 +586,7 @@ impl Outbound {
         }
     }
 
-    /// Learns what has happened since the last call.
+    /// Learns the events since the last call.
     fn catch_up<T: SendQueue, C>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
@@ -585,7 +596,7 @@ impl Outbound {
         }
         self.prove(io.shared);
         if let Some(tx) = io.tx.as_deref_mut() {
-            // The device tells of no others; what has failed is told by the next post, too.
+            // The device reports no others; the next post also reports a failure.
             if self.signalled.is_some() {
                 self.take_completions(tx, io.shared);
             }

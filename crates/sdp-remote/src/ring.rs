@@ -1,4 +1,4 @@
-//! The ring of what was posted, by stream position.
+//! The ring of posted bytes, by stream position.
 
 use core::cell::Cell;
 

@@ -1,6 +1,7 @@
-//! The mailbox between the two halves of a connection: what one has learnt and the other must know.
+//! The mailbox between the two halves of a connection: facts that one has learnt and the other must
+//! know.
 //!
-//! All of it is atomic and small; nothing in it is a lock. Who writes what is said at each field.
+//! All of it is atomic and small; nothing in it is a lock. Each field names its writer.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,17 +19,17 @@ pub enum Reason {
     Marker(BadMarker),
     /// A marker or a message out of its place.
     Consumer(consumer::Broken),
-    /// An acknowledgement or a RETURN of what was never sent.
+    /// An acknowledgement or a RETURN of bytes that were never sent.
     Producer(producer::Broken),
     /// The peer has aborted.
     Aborted,
-    /// Bytes that are owed are not kept: cannot be.
+    /// Bytes that are due are not kept: cannot be.
     Lost,
-    /// The half that found it has told already.
+    /// The half that found it has reported it already.
     Told,
 }
 
-/// The queue pair is dead, whoever found out.
+/// The queue pair is dead, whichever half found out.
 const LINK_DEAD: u32 = 1 << 0;
 /// The peer's LEAVE was read: answer RAW and hold.
 const PEER_LEAVES: u32 = 1 << 2;
@@ -41,7 +42,7 @@ const LINK: u32 = 1 << 5;
 /// It is proven in both directions.
 const UP: u32 = 1 << 6;
 
-/// What both halves of one connection share.
+/// The state that both halves of one connection share.
 #[derive(Debug)]
 pub struct Shared {
     flags: AtomicU32,
@@ -51,9 +52,9 @@ pub struct Shared {
     proof: AtomicU32,
     /// Last switch that the consumer followed. Written by the inbound half.
     followed: AtomicU32,
-    /// What our headers say, as [`Ack::to_word`]. Written by the inbound half.
+    /// The acknowledgement in our headers, as [`Ack::to_word`]. Written by the inbound half.
     ack: AtomicU64,
-    /// What the peer's last header said, and how many were taken. Written by the inbound half.
+    /// The credit in the peer's last header, and how many were taken. Written by the inbound half.
     credit: AtomicU64,
     /// Control messages to send, as [`Owed::to_word`].
     owed: AtomicU64,
@@ -102,7 +103,8 @@ impl Shared {
         self.has(LINK_DEAD)
     }
 
-    /// The queue pair is dead: told by the connection manager, by time, or by a half. Any thread.
+    /// The queue pair is dead: by the connection manager's word, by time, or by a half's. Any
+    /// thread.
     pub fn link_died(&self) {
         self.set(LINK_DEAD);
     }
@@ -117,7 +119,7 @@ impl Shared {
         self.has(PEER_LEAVES)
     }
 
-    /// Receive buffers that our last header told of.
+    /// Receive buffers that our last header announced.
     pub fn promised(&self) -> u32 {
         self.ack().bufs.into()
     }

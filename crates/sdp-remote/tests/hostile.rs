@@ -1,4 +1,5 @@
-//! A peer that writes what it likes: a violation, or nothing; never a panic, never a wrong byte.
+//! A peer that writes any bytes it likes: a violation, or nothing; never a panic, never a wrong
+//! byte.
 
 mod common;
 
@@ -63,7 +64,7 @@ fn messages_of_any_bytes() {
     assert!(violations > 200, "{violations}");
 }
 
-/// Whoever is on the queue pair before its PROOF was read is not even listened to.
+/// A process on the queue pair is not even listened to before its PROOF was read.
 #[test]
 fn nobody_is_believed_before_its_proof() {
     let mut pair = Pair::new(1, options());

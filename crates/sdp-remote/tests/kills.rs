@@ -10,7 +10,7 @@ const STEPS: usize = 500;
 /// Bytes of one direction in a run, at least.
 const LEAST: u64 = 20_000;
 
-/// What a sender or receiver may be told while the peer keeps to the rules.
+/// The results that a sender or receiver may get while the peer keeps to the rules.
 fn sent(outcome: Result<usize, SendError>) {
     // A sender with payload in hand need not wait for the kernel to make segments.
     let is_segments = outcome == Err(SendError::Wait(Wait::Unsegmented));
@@ -22,7 +22,7 @@ fn received(outcome: Result<usize, RecvError>) {
     assert!(matches!(outcome, Ok(1..) | Err(RecvError::WouldBlock)), "{outcome:?}");
 }
 
-/// What ends a queue pair.
+/// Ends a queue pair.
 fn kill(pair: &mut Pair, of: usize) {
     let end = pair.end(of);
     if end.shared.has_link() {
@@ -60,7 +60,7 @@ fn play(seed: u64) -> (u64, u32) {
             _ => pair.world.run_for(random.below(3_000_000) as u64),
         }
     }
-    // Both stop sending; what is under way arrives.
+    // Both stop sending; messages in flight arrive.
     for round in 0.. {
         assert!(round < 5000, "seed {seed}: bytes are missing\n{}", pair.world.trace());
         pair.world.run_for(2_000_000);

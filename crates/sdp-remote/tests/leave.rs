@@ -1,5 +1,5 @@
-//! One end, or both, hand their stream to somebody who knows the kernel's stream alone: not a byte is missing, none comes
-//! twice, and no marker is left in anybody's way.
+//! One end, or both, hand their stream to a reader that knows the kernel's stream alone: not a byte
+//! is missing, none comes twice, and no marker is left in the stream.
 
 mod common;
 
@@ -9,7 +9,7 @@ use sdp_remote::{LeaveError, Leaving, Readable, RecvError, SendError};
 const SEEDS: u64 = 400;
 const STEPS: usize = 300;
 
-/// Who leaves.
+/// The end that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     One(usize),
@@ -24,12 +24,12 @@ fn received(outcome: Result<usize, RecvError>) {
     assert!(matches!(outcome, Ok(1..) | Err(RecvError::WouldBlock)), "{outcome:?}");
 }
 
-/// What programs do, and what ends a queue pair.
+/// The programs' actions, and the end of a queue pair.
 fn act(pair: &mut Pair, random: &mut Random, kills: bool) {
     let now = pair.world.now_ns();
     let of = random.below(2);
     match random.below(12) {
-        // At most what a RETURN has room for.
+        // At most as much as a RETURN has room for.
         0..=3 if pair.end(of).sent - pair.end(1 - of).received > 4000 => {}
         0..=3 => sent(pair.end(of).send(1 + random.below(900), now)),
         4..=6 => received(pair.end(of).recv(1 + random.below(1500), random.below(5) == 0)),
@@ -49,7 +49,7 @@ fn act(pair: &mut Pair, random: &mut Random, kills: bool) {
     }
 }
 
-/// The ends go on, whoever has left by the kernel alone, until everything has arrived.
+/// The ends go on, those that have left by the kernel alone, until everything has arrived.
 fn settle(pair: &mut Pair, random: &mut Random, gone: [bool; 2]) {
     for round in 0.. {
         assert!(round < 3000, "bytes are missing\n{}", pair.world.trace());
@@ -111,7 +111,7 @@ fn play(seed: u64, who: Who, kills: bool) -> u64 {
                 let after = pair.end(of).inbound.counts();
                 unread += after.bytes - before.bytes + after.carrier_bytes - before.carrier_bytes;
             } else {
-                // Slowly: what was unread at the peer comes back before it is over.
+                // Slowly: bytes that were unread at the peer come back before it is over.
                 received(end.recv(1 + random.below(400), random.below(5) == 0));
                 let _ = end.tend(now);
                 if end.sent - pair.end(1 - of).received < 4500 {
@@ -130,7 +130,7 @@ fn play(seed: u64, who: Who, kills: bool) -> u64 {
         let end = pair.end(of);
         assert!(!end.shared.is_broken());
         assert!(!is_gone || end.outbound.is_plain() && end.inbound.is_plain());
-        // The end that stays is plain as well, once it has read what was in its inbox.
+        // The end that stays is plain as well, once it has read its inbox.
         assert!(end.outbound.is_plain() && end.inbound.is_plain(), "seed {seed}: end {of}");
     }
     unread
@@ -152,8 +152,8 @@ fn both_ends_may_leave_at_once() {
     }
 }
 
-/// The end that leaves does not wait for ever: it delivers what it took, goes on in both directions, and is plain once the peer has
-/// answered. Both may have begun.
+/// The end that leaves does not wait for ever: it delivers the bytes that it took, goes on in both
+/// directions, and is plain once the peer has answered. Both may have begun.
 fn read_on(seed: u64, who: Who) -> u64 {
     let mut pair = Pair::new(seed, options());
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -259,7 +259,8 @@ fn what_cannot_go_back_is_said() {
     panic!("it left");
 }
 
-/// It owes no answer, and cannot give one. What is still to be sent arrives, and what the new holder writes.
+/// It owes no answer, and cannot give one. Bytes still to be sent arrive, and so do those that the
+/// new holder writes.
 #[test]
 fn a_peer_that_has_ended_its_stream_is_left_alone() {
     for seed in 1..=SEEDS {
@@ -287,7 +288,8 @@ fn a_peer_that_has_ended_its_stream_is_left_alone() {
             if is_gone {
                 end.write_plainly(random.below(300));
             } else if has_shut && end.received == all {
-                // The end is perhaps not known yet; then LEAVE would be written, which nobody answers.
+                // The end is perhaps not known yet; then LEAVE would be written, to which no answer
+                // comes.
                 if end.look() == Ok(Readable::End) {
                     is_gone = end.leave(now).expect("no error") == Leaving::Done;
                 }

@@ -84,7 +84,7 @@ fn attempts_that_come_to_nothing_are_forgotten() {
             pair.manage();
         }
         assert_eq!((pair.acceptor.begun, pair.connector.begun), (attempt, attempt));
-        // Nobody has called in: no PROOF is written.
+        // No call has looked: no PROOF is written.
         pair.acceptor.shared.link_died();
         pair.connector.shared.link_died();
         pair.manage();
@@ -102,7 +102,7 @@ fn attempts_that_come_to_nothing_are_forgotten() {
     assert_eq!(pair.connector.recv(1000, false), Ok(500));
 }
 
-/// Delivers everything that is under way, updates of credit included, and compares the ends.
+/// Delivers everything in flight, updates of credit included, and compares the ends.
 fn settle(pair: &mut Pair) {
     let mut rests = 0;
     for _ in 0..4000 {
@@ -135,7 +135,7 @@ fn settle(pair: &mut Pair) {
     );
 }
 
-/// What a program may do, at random; a queue pair is killed now and then, at either end.
+/// A program's possible actions, at random; a queue pair is killed now and then, at either end.
 fn act(pair: &mut Pair, random: &mut Random, kills: usize) {
     let of = random.below(2);
     let now = pair.world.now_ns();
@@ -171,7 +171,7 @@ fn act(pair: &mut Pair, random: &mut Random, kills: usize) {
         97 => pair.end(of).outbound.to_kernel(),
         98 => pair.end(of).outbound.allow_sdp(),
         _ if random.below(100) < kills => {
-            // What the connection manager would tell; the other end hears of it late.
+            // The connection manager would report this; the other end learns of it late.
             pair.end(of).host.forget(common::NUMBER);
             pair.end(of).shared.link_died();
         }
@@ -255,7 +255,7 @@ fn the_queue_pair_may_be_late_and_fail_by_itself() {
     assert!(sums.resumes > 30, "{} resumes", sums.resumes);
 }
 
-/// A reader that does not read is sent what TCP would take.
+/// A reader that does not read gets as many bytes as TCP would take.
 #[test]
 fn without_credit_bytes_spill_to_the_carrier() {
     let mut pair = Pair::new(3, options());
@@ -290,7 +290,7 @@ fn posted_work_that_never_completes_is_resumed_after_300_ms() {
     pair.meet();
     let now = pair.world.now_ns();
     assert_eq!(pair.acceptor.send(600, now), Ok(600));
-    // The world stands still; only the caller's clock goes on, to the times that it is told.
+    // The world stands still; only the caller's clock goes on, to the times that it is given.
     let next = pair.acceptor.tend(now).expect("nothing is owed").expect("something is watched");
     assert!(next <= now + 50_000_000);
     let next = pair.acceptor.tend(next).expect("nothing is owed").expect("something is watched");

@@ -23,7 +23,7 @@ impl Inbound {
             return 0;
         }
         if let Some(rx) = io.rx.as_deref_mut() {
-            // What is wrong with a message is told by the call that takes it.
+            // The call that takes a message reports an error in it.
             let _ = self.gather(rx, io.shared);
         }
         let peeked = io.carrier.peek(scratch).unwrap_or(0);

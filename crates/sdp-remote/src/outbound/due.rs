@@ -1,5 +1,5 @@
-//! What the sending half has still to do: asked before a call returns, before it sleeps, and by those who look whether it
-//! must be woken. Nothing here has side effects.
+//! The work that the sending half has still to do: asked before a call returns, before it sleeps,
+//! and by callers that look whether it must be woken. Nothing here has side effects.
 
 use sdp_guard::producer::{Lane, Link};
 
@@ -13,8 +13,9 @@ impl Outbound {
         has_learnt || self.owes(shared)
     }
 
-    /// True while payload may go by the queue pair both ways and this half owes nothing: a call that has moved payload may
-    /// leave [`Outbound::tend`] to the next one that waits. What the peer has acknowledged is learnt by the next send.
+    /// True while payload may go by the queue pair both ways and this half owes nothing: a call
+    /// that has moved payload may leave [`Outbound::tend`] to the next one that waits. The next
+    /// send learns the peer's acknowledgements.
     pub fn is_settled(&self, shared: &Shared) -> bool {
         self.is_up(shared) && self.is_invite_told && !self.owes(shared)
     }

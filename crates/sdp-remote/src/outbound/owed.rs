@@ -25,7 +25,7 @@ impl Outbound {
             } else if let Some(piece) = self.producer.next_piece() {
                 self.write_piece(io, piece)?;
             } else if self.producer.backlog().is_some() {
-                // What is owed is not kept: cannot be.
+                // Bytes that are due are not kept: cannot be.
                 return Err(SendError::Broken(Reason::Lost));
             } else if self.leave == Leave::Ask {
                 let marker = self.producer.marker(Kind::Leave, self.producer.stream());

@@ -1,4 +1,5 @@
-//! What the sending half hears of its posted messages: completions, and probes behind messages that ask for none.
+//! The sending half's knowledge of its posted messages: completions, and probes behind messages
+//! that ask for none.
 
 use sdp_guard::producer::Link;
 use sdp_rdma::{
@@ -34,7 +35,7 @@ impl Outbound {
         let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
         let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         match tx.post_write(PROBE, local, remote) {
-            // Who comes late gives it as long as who comes in time.
+            // A thread that comes late gives it as long as one that comes in time.
             Ok(()) => {
                 let since = now.saturating_sub(UNWATCHED_NS);
                 (self.silent, self.signalled) = (0, Some((self.last_signalled, since)));
@@ -46,7 +47,7 @@ impl Outbound {
         }
     }
 
-    /// Takes what the device tells of posted messages.
+    /// Takes the device's completions of posted messages.
     pub(super) fn take_completions(&mut self, tx: &mut impl SendQueue, shared: &Shared) {
         while let Some(completion) = tx.poll_completion() {
             if completion.status != Status::Success {
@@ -58,7 +59,7 @@ impl Outbound {
                 self.producer.completed(self.probed);
                 match &mut self.signalled {
                     Some((of, _)) if *of == self.last_signalled => self.signalled = None,
-                    // What was posted behind it is awaited still.
+                    // Messages posted behind it are awaited still.
                     Some((_, since)) => *since = self.last_post,
                     None => {}
                 }

@@ -267,7 +267,8 @@ impl End {
         sdp_remote::leave(&mut self.outbound, &mut self.inbound, self.rx.as_mut(), &mut io)
     }
 
-    /// Leaves no longer in order to give back: what it has taken is delivered, and it goes on.
+    /// Leaves no longer in order to give back: the bytes that it has taken are delivered, and it
+    /// goes on.
     pub(crate) fn read_on(&mut self) {
         let (at, len) = sdp_remote::read_on(&mut self.outbound, &mut self.inbound);
         assert_eq!(at, self.received);
@@ -295,7 +296,7 @@ impl End {
         sdp_remote::tend_reader(&mut self.outbound, &mut self.inbound, &mut io)
     }
 
-    /// Reads as somebody who knows the kernel's stream alone.
+    /// Reads as a reader that knows the kernel's stream alone.
     pub(crate) fn read_plainly(&mut self, room: usize) -> usize {
         let mut bytes = vec![0; room];
         let got = match std::io::Read::read(&mut self.tcp.0, &mut bytes) {

@@ -1,5 +1,6 @@
-//! What both ends of a connection are tested with, whatever their queue pairs are: random numbers, a stream whose bytes are
-//! known by their position, and a real TCP socket. `sdp-fake-verbs` uses this file, too.
+//! The tools with which both ends of a connection are tested, on any queue pairs: random numbers, a
+//! stream whose bytes are known by their position, and a real TCP socket. `sdp-fake-verbs` uses
+//! this file, too.
 
 use std::{cell::Cell, net::TcpStream, os::fd::AsRawFd};
 

@@ -11,8 +11,9 @@ use crate::{
     wake::call_guard::CallGuard,
 };
 
-/// Receives what there is now. While the stream is on the queue pair and calls wait for it, a message that comes within a
-/// moment is waited for without a system call; only then the kernel is asked what it has.
+/// Receives the bytes that are there now. While the stream is on the queue pair and calls wait for
+/// it, this first waits a moment for a message without a system call, and only then asks the
+/// kernel.
 pub(super) fn receive_or_pause(
     conn: &ConnGuard,
     pair: &Pair,

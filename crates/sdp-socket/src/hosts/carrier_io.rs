@@ -15,9 +15,9 @@ use crate::conn::{
 /// In the place of a descriptor whose kernel is not asked: it has nothing.
 pub(super) const NOT_ASKED: c_int = -1;
 
-/// The carrier of a connection. A kernel reports an error of its socket once, to whichever call asks first; the program is
-/// to hear of it in a call of its own. So what these calls hear is kept in the connection's pending error, and comes again
-/// until the program was told of it.
+/// The carrier of a connection. A kernel reports an error of its socket once, to whichever call
+/// asks first; the program is to get it from a call of its own. So an error that these calls get is
+/// kept as the connection's pending error, and comes again until the program has got it.
 pub(super) struct Socket<'a> {
     /// The program's descriptor, or [`NOT_ASKED`].
     fd: c_int,
@@ -36,7 +36,7 @@ impl<'a> Socket<'a> {
             Err(Errno::EAGAIN | Errno::EINTR) => return Err(CarrierError::WouldBlock),
             Err(error) => keep_error(self.conn, error.0),
         }
-        // Of a socket that has told its error, each further call says less.
+        // Once a socket has reported its error, further calls report less.
         let error = self.conn.pending_error().or(result.err()).unwrap_or(Errno::EPIPE);
         Err(CarrierError::Failed(error.0))
     }
@@ -84,15 +84,15 @@ impl Carrier for Socket<'_> {
     }
 }
 
-/// Keeps what the carrier has reported, for the program's next call. Not that the program may send no more: the kernel
-/// says so each time.
+/// Keeps what the carrier has reported, for the program's next call. Not that the program may send
+/// no more: the kernel reports that each time.
 pub(super) fn keep_error(conn: &Conn, errno: i32) {
     if errno != libc::EPIPE {
         conn.set_pending_error(Errno(errno));
     }
 }
 
-/// What a call of the program is to send, seen from its beginning.
+/// The program's bytes to send, from their beginning.
 pub(super) struct Vector(pub(super) Buffers);
 
 impl Gather for Vector {
@@ -138,6 +138,7 @@ pub(super) fn is_of_this_host(ip: &[u8; 16]) -> bool {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     let Ok(probe) = kernel::owned(kernel::socket(family, kind, 0)) else { return true };
     let bound = kernel::bind(probe.raw(), &storage, if is_v4 { 16 } else { 28 });
-    // What is neither (a link-local address without its interface) stays with the other fabrics.
+    // An address that is neither (a link-local one without its interface) stays with the other
+    // fabrics.
     bound != Err(Errno(libc::EADDRNOTAVAIL))
 }

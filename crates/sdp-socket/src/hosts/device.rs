@@ -42,9 +42,10 @@ use crate::{
 /// Receive buffers promised to a connection at most. The device's are shared by all, and never promised twice: those
 /// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
 const PROMISE_MOST: u32 = 16;
-/// Between two looks whether the turn is free.
+/// Between two looks whether the device's lock is free.
 const LOCK_SLEEP_NS: i64 = 100_000;
-/// How often, and how long apart, a close looks whether the device has given back what was under way.
+/// How often, and how long apart, a close looks whether the device has given back the work in
+/// flight.
 const FLUSH_LOOKS: u32 = 10;
 const FLUSH_SLEEP_NS: i64 = 100_000;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
@@ -61,19 +62,19 @@ static WHY: AtomicU32 = AtomicU32::new(0);
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
 /// After a device was lost, when one may be looked for again, in nanoseconds, …
 static AGAIN_NS: AtomicU64 = AtomicU64::new(0);
-/// … and how often there was none since. Changed by who has the turn.
+/// … and how often there was none since. Changed by the holder of the device's lock.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 /// A thread is at a slow step.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// A connection has met, and epoll sets have not been told.
+/// A connection has met, and epoll sets do not know yet.
 static HAS_NEW: AtomicBool = AtomicBool::new(false);
-/// Fast steps under way.
+/// Fast steps in progress.
 static FAST: AtomicU32 = AtomicU32::new(0);
 /// Epoll descriptor of the device's own ones, made with the first device; −1 none.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
-/// The completion queue tells its channel.
+/// The completion queue signals to its channel.
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// The device is gone, and is closed when the program has read what lies in its buffers.
+/// The device is gone, and is closed when the program has read the messages in its buffers.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 struct Device {
@@ -139,21 +140,22 @@ fn with_names<R>(step: impl FnOnce(&Core, &[u8]) -> R) -> Option<R> {
     }
     let _section = section::Guard::enter();
     FAST.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: a mapping that is never given back; what is in it stays until no fast step is under way, and whoever closes
-    // it has taken the pointer away before it looks. `core` and `name` are not changed after it was opened.
+    // SAFETY: a mapping that is never given back; its content stays until no fast step is in
+    // progress, and a thread that closes it has taken the pointer away before it looks. `core` and
+    // `name` are not changed after it was opened.
     let device = unsafe { DEVICE.load(Ordering::SeqCst).as_ref() };
     let done = device.map(|device| step(&device.core, &device.name));
     FAST.fetch_sub(1, Ordering::SeqCst);
     done
 }
 
-/// The device, for whoever has the turn.
+/// The device, for the holder of its lock.
 fn device(_lock: &mut DeviceLock) -> Option<&mut Device> {
     if !is_open() {
         return None;
     }
-    // SAFETY: open: a mapping that is never given back; the turn is the only one, and the reference goes with it. Others
-    // read `core` and `name` alone, which are not changed.
+    // SAFETY: open: a mapping that is never given back; the lock has one holder, and the reference
+    // goes with it. Other threads read `core` and `name` alone, which are not changed.
     unsafe { DEVICE.load(Ordering::Acquire).as_mut() }
 }
 
@@ -230,7 +232,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
         (!is_added).then_some(Reason::Limit)
     };
     if let Some(reason) = failed {
-        // SAFETY: it was written above, and nobody has heard of it.
+        // SAFETY: it was written above, and no other thread knows it.
         unsafe { close(at) };
         return Err(reason);
     }
@@ -239,8 +241,8 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The process's doorbells have gone, and with them what sleepers wait on: it is made anew with the
-/// next slow step.
+/// The process's doorbells have gone, and with them the descriptor on which sleepers wait: the next
+/// slow step makes it anew.
 pub(super) fn doorbells_gone() {
     EVENTS.store(-1, Ordering::Release);
 }
@@ -259,8 +261,8 @@ fn rejoin(lock: &mut DeviceLock) {
     }
 }
 
-/// What sleepers wait on beside their doorbells. It stays when a device goes: what of that was in
-/// it goes with the device.
+/// The descriptor on which sleepers wait beside their doorbells. It stays when a device goes: the
+/// device's descriptors in it go with the device.
 fn events() -> i32 {
     let known = EVENTS.load(Ordering::Acquire);
     if known >= 0 {
@@ -280,10 +282,10 @@ fn watch(set: i32, fd: i32) -> bool {
     process::note_hidden(fd) && unsafe { sys!(libc::SYS_epoll_ctl, set, add, fd, event) }.is_ok()
 }
 
-/// Before a sleep: the completion queue tells of the next message. Look again afterwards. Fast.
+/// Before a sleep: the completion queue signals the next message. Look again afterwards. Fast.
 pub(super) fn arm() {
     with_core(|core| {
-        // What an earlier arm brought was perhaps another sleeper's.
+        // The events of an earlier arm were perhaps another sleeper's.
         if core.take_wakeups() || !ARMED.load(Ordering::Acquire) {
             ARMED.store(true, Ordering::Release);
             let _ = core.arm(true);
@@ -291,8 +293,8 @@ pub(super) fn arm() {
     });
 }
 
-/// Takes what has completed, and sets the bits of the connections that have something. True when something had
-/// completed. Fast.
+/// Takes the completions, and sets the bits of the connections that have news. True when something
+/// had completed. Fast.
 pub(super) fn drain() -> bool {
     let had_some = with_core(|core| {
         let had_some = core.drain();
@@ -317,7 +319,7 @@ pub(super) fn has_news(pair: &Pair) -> bool {
     with_core(|core| core.has_news(at as usize)) == Some(true)
 }
 
-/// What the connection manager and the device have to tell. Slow.
+/// Handles the events of the connection manager and the device. Slow.
 pub(super) fn progress() {
     if !is_open() || !may_be_slow() {
         return;
@@ -334,7 +336,7 @@ pub(super) fn heard(has_rung: bool) {
     }
 }
 
-/// [`progress`], where a descriptor of the device or something else tells that there is something, or a look is due.
+/// [`progress`], where a descriptor of the device or another sign shows events, or a look is due.
 /// At most one system call if not. Slow.
 pub(super) fn progress_if_ready() {
     if is_open() && (pace::is_look_due(monotonic_ns()) || is_ready()) {
@@ -342,7 +344,7 @@ pub(super) fn progress_if_ready() {
     }
 }
 
-/// Whether the device has something to tell, or sleepers are not told.
+/// Whether the device has events, or sleepers have to be told of new connections.
 fn is_ready() -> bool {
     let set = EVENTS.load(Ordering::Acquire);
     if set < 0 || !strangers::has_device() || IS_LOST.load(Ordering::Relaxed) {
@@ -387,7 +389,7 @@ fn step(lock: &mut DeviceLock) {
                     device.host.forget(number);
                     continue;
                 };
-                // SAFETY: the turn is ours.
+                // SAFETY: the device's lock is ours.
                 let attempt = unsafe { pair.attempt() };
                 pair.is_out.store(false, Ordering::Relaxed);
                 let mut is_other_version = false;
@@ -417,7 +419,7 @@ fn step(lock: &mut DeviceLock) {
             }
             Event::Refused { number, reject } => {
                 if let Some(pair) = pair::get(number) {
-                    // SAFETY: the turn is ours.
+                    // SAFETY: the device's lock is ours.
                     let attempt = unsafe { pair.attempt() };
                     let has_answered = reject != Reject::InvalidService;
                     let is_other_version = reject == Reject::Consumer(OTHER_VERSION);
@@ -426,7 +428,7 @@ fn step(lock: &mut DeviceLock) {
             }
             Event::Unreachable { number } => {
                 if let Some(pair) = pair::get(number) {
-                    // SAFETY: the turn is ours.
+                    // SAFETY: the device's lock is ours.
                     put_off(pair, unsafe { pair.attempt() }, Shown::Nothing);
                 }
             }
@@ -480,7 +482,7 @@ fn close_lost(lock: &mut DeviceLock) {
                 doorbell::signal_self(conn.index());
             }
         }
-        // SAFETY: the turn is ours.
+        // SAFETY: the device's lock is ours.
         let attempt = unsafe { pair.attempt() };
         if pair.is_out.load(Ordering::Relaxed) {
             put_off(pair, attempt, Shown::NotYet);
@@ -493,11 +495,12 @@ fn close_lost(lock: &mut DeviceLock) {
     let at = DEVICE.swap(null_mut(), Ordering::SeqCst);
     STATE.store(NONE, Ordering::Release);
     AGAIN_NS.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
-    // SAFETY: nobody can reach it any more but who took `core` a moment ago, for a fast step: [`close`] waits for its end.
+    // SAFETY: only a thread that took `core` a moment ago, for a fast step, can reach it: [`close`]
+    // waits for its end.
     unsafe { close(at) };
 }
 
-/// Closes a device, once nobody is in the middle of a fast step.
+/// Closes a device, once no thread is in the middle of a fast step.
 ///
 /// # Safety
 /// It was `DEVICE`, and is not any more.
@@ -505,14 +508,15 @@ unsafe fn close(at: *mut Device) {
     while FAST.load(Ordering::SeqCst) != 0 {
         sdp_sys::time::yield_now();
     }
-    // SAFETY: the caller's: nobody has it.
+    // SAFETY: the caller's: no other thread has it.
     let descriptors = unsafe { &mut *at }.host.fabric().descriptors();
-    // The library closes them, as anybody closes a number.
+    // The library closes them as a program closes a number.
     for fd in descriptors {
         process::table::unhide(fd);
     }
     ARMED.store(false, Ordering::Release);
-    // SAFETY: initialised when it became `DEVICE`, and dropped once: nobody else has it any more. The mapping stays; it is a few pages for each device that was lost.
+    // SAFETY: initialised when it became `DEVICE`, and dropped once: no other thread has it any
+    // more. The mapping stays; it is a few pages for each device that was lost.
     unsafe { core::ptr::drop_in_place(at) };
 }
 
@@ -528,7 +532,8 @@ fn with_both<R>(
     pair.receiving(conn, both).flatten()
 }
 
-/// Somebody asks at a listener: the connection that can prove to be meant answers. `Err`: the code of a refusal.
+/// A request comes at a listener: the connection that can prove to be meant answers. `Err`: the
+/// code of a refusal.
 fn answer(
     host: &mut Host<VerbsFabric, PAIRS>,
     service: &Address,
@@ -541,7 +546,7 @@ fn answer(
         if !host.listeners(service).any(|listener| listener == number) {
             continue;
         }
-        // SAFETY: the turn is ours: only [`step`] calls this.
+        // SAFETY: the device's lock is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
         let mut is_other_version = false;
         let accepted = with_both(pair, |conn, receiving, sending| {
@@ -610,7 +615,7 @@ fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Me
     sdp_remote::begin(outbound, inbound, &pair.shared, met);
 }
 
-/// Whether the connection may meet: nobody else has it, who would read markers as payload.
+/// Whether the connection may meet: no other process has it, which would read markers as payload.
 fn may_begin(conn: &Conn) -> bool {
     super::has(conn) && sharing::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
 }
@@ -635,7 +640,7 @@ fn begun(pair: &Pair) {
             Some(())
         });
     });
-    // SAFETY: the turn is the caller's.
+    // SAFETY: the device's lock is the caller's.
     let attempt = unsafe { pair.attempt() };
     (attempt.met_ns, attempt.tries) = (monotonic_ns(), 0);
     pair.is_new.store(true, Ordering::SeqCst);
@@ -643,7 +648,7 @@ fn begun(pair: &Pair) {
     doorbell::signal_self(conn.index());
 }
 
-/// Tells `each` of the connections that have met since the last time.
+/// Calls `each` with the connections that have met since the last time.
 #[inline]
 pub(super) fn take_new(each: impl Fn(&Conn)) {
     if HAS_NEW.load(Ordering::Acquire) && HAS_NEW.swap(false, Ordering::SeqCst) {
@@ -653,14 +658,16 @@ pub(super) fn take_new(each: impl Fn(&Conn)) {
     }
 }
 
-/// A dead queue pair whose messages have been read is destroyed, so that another one may come. By who has the turn.
+/// A dead queue pair whose messages have been read is destroyed, so that another one may come. By
+/// the holder of the device's lock.
 fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
     let halves = with_both(pair, |conn, receiving, sending| {
         let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
         if !pair.shared.is_link_dead() || !inbound.may_destroy() {
             return None;
         }
-        // What is not acknowledged goes to the carrier: the half has perhaps not heard of the end yet.
+        // Messages that are not acknowledged go to the carrier: the half has perhaps not seen the
+        // end yet.
         let was_on_sdp = outbound.is_on_sdp();
         outbound.link_died(&pair.shared);
         let is_on_sdp = outbound.is_on_sdp();
@@ -675,7 +682,7 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
     if let Some(halves) = halves {
         drop(halves);
         host.forget(number);
-        // SAFETY: the caller has the turn.
+        // SAFETY: the caller has the device's lock.
         pace::put_off_after_loss(pair, unsafe { pair.attempt() });
     }
 }
@@ -698,14 +705,14 @@ fn attempt(number: u32, pair: &Pair, tuple: &Tuple) {
     if pair.shared.is_link_dead() {
         bury(&mut device.host, number, pair);
     }
-    // What is left of it has to be read first.
+    // Its remaining messages have to be read first.
     if pair.shared.has_link() {
         return pace::rest(pair, RETRY_NS);
     }
     if !pace::is_step_due(pair, monotonic_ns()) {
         return;
     }
-    // SAFETY: the turn is ours.
+    // SAFETY: the device's lock is ours.
     let attempt = unsafe { pair.attempt() };
     let has_begun = match device.host.fabric().promise() {
         Some(promise) => begin_attempt(&mut device.host, number, pair, tuple, promise),
@@ -719,7 +726,7 @@ fn attempt(number: u32, pair: &Pair, tuple: &Tuple) {
     }
 }
 
-/// Asks for a queue pair, or listens for who asks. False: that was not possible.
+/// Asks for a queue pair, or listens for requests. False: that was not possible.
 fn begin_attempt(
     host: &mut Host<VerbsFabric, PAIRS>,
     number: u32,
@@ -727,7 +734,7 @@ fn begin_attempt(
     tuple: &Tuple,
     promise: u32,
 ) -> bool {
-    // SAFETY: the turn is the caller's.
+    // SAFETY: the device's lock is the caller's.
     let attempt = unsafe { pair.attempt() };
     let role = attempt.meeting.role();
     if role == Role::Connector {
@@ -767,12 +774,12 @@ fn stop(lock: &mut DeviceLock, number: u32, pair: &Pair) {
     if let Some(device) = device(lock) {
         device.host.unlisten(number);
     }
-    // SAFETY: the turn is the caller's.
+    // SAFETY: the device's lock is the caller's.
     unsafe { pair.attempt() }.meeting.give_up();
     pair.attempt_no_more();
 }
 
-/// [`stop_sending`], and the queue pair ends. What has arrived can still be read. Slow.
+/// [`stop_sending`], and the queue pair ends. Messages that have arrived can still be read. Slow.
 pub(super) fn cut(number: u32, pair: &Pair) {
     let mut lock = await_lock();
     stop(&mut lock, number, pair);
@@ -781,7 +788,8 @@ pub(super) fn cut(number: u32, pair: &Pair) {
     }
 }
 
-/// What a connection that is plain had of the device goes, with what nobody here reads any more. Slow.
+/// The device's objects of a connection that is plain are ended, with the messages that no call
+/// here reads any more. Slow.
 pub(super) fn drop_link(number: u32, pair: &Pair) {
     cut(number, pair);
     let _lock = await_lock();
@@ -808,8 +816,8 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     if let Some(device) = device(&mut lock) {
         device.host.unlisten(number);
         device.host.forget(number);
-        // The program may never come back, if this was its last connection. Elsewhere the next slow step does it: what
-        // destroys a queue pair frees memory.
+        // The program may never come back, if this was its last connection. Elsewhere the next slow
+        // step does it: destroying a queue pair frees memory.
         let looks = if may_be_slow() { FLUSH_LOOKS } else { 0 };
         for _ in 0..looks {
             drain();

@@ -1,12 +1,14 @@
-//! A guarded stream that a fork has copied, and whose it is.
+//! A guarded stream that a fork has copied, and which process goes on with it.
 //!
-//! The queue pair stays the parent's. What both halves know is private memory, of which a child has a copy as it was at
-//! the fork. So only one of them may go on with it: the first that uses the connection.
+//! The queue pair stays the parent's. The state of both halves is private memory, of which a child
+//! has a copy as it was at the fork. So only one of them may go on with it: the first that uses the
+//! connection.
 //!
 //! * **The parent** goes on as before. A child that uses the connection later asks for it; the parent hands it back to
 //!   TCP in its next call on it ([`super::hand_back`]), or when it closes it.
-//! * **A child** ends the queue pair for the stream, by the marker DEAD, and hands it back to TCP. What lies unread in
-//!   receive buffers is the same memory in both processes; the parent does not touch it meanwhile.
+//! * **A child** ends the queue pair for the stream, by the marker DEAD, and hands it back to TCP.
+//!   Messages unread in receive buffers are the same memory in both processes; the parent does not
+//!   touch them meanwhile.
 //!
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
@@ -29,13 +31,13 @@ use crate::{
     process,
 };
 
-/// Nobody has used it since the fork.
+/// No process has used it since the fork.
 const UNCLAIMED: u32 = 1;
 /// The process that has the queue pair goes on with it.
 const OWNER_HAS_IT: u32 = 2;
 /// A copy is being handed back.
 const COPY_LEAVES: u32 = 3;
-/// As `OWNER_HAS_IT`, and somebody else wants it.
+/// As `OWNER_HAS_IT`, and another process wants it.
 const ASKED: u32 = 4;
 /// The carrier is plain TCP.
 const PLAIN: u32 = 5;
@@ -45,16 +47,16 @@ const LOST: u32 = 6;
 const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
 
-/// What somebody is about to do with the connection.
+/// The use that a caller is about to make of the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     /// A call of the program on it, which may wait.
     Call,
-    /// To see whether there is something to read. Waits for nobody.
+    /// To see whether there is something to read. Never waits.
     Look,
-    /// To hand it back, with others. Waits for nobody: a call follows.
+    /// To hand it back, with others. Never waits: a call follows.
     Ask,
-    /// What has to be done beside calls. It is no use of the connection.
+    /// Work beside calls. It is no use of the connection.
     Tend,
 }
 
@@ -189,7 +191,7 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     if pair.is_plain() {
         return true;
     }
-    // One that has ended its stream cannot answer: nobody goes on with this one.
+    // An end that has ended its stream cannot answer: no process goes on with this one.
     if carrier::is_over(fd) {
         let is_whole = super::finish(conn, fd);
         tell(conn, pair, false);
@@ -198,7 +200,7 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     leave_for_all(conn, pair, row, Some(fd))
 }
 
-/// The stream was handed back for another reason: whoever else has the connection is told.
+/// The stream was handed back for another reason: tells the other process that has the connection.
 pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
     if pair.is_forked.load(Ordering::Relaxed)
         && let Some(row) = conn.row()
@@ -207,7 +209,7 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
     }
 }
 
-/// Before a fork: nobody is in the middle of a half, and the copies are nobody's.
+/// Before a fork: no thread is in the middle of a half, and the copies have no owner.
 pub(super) fn prepare() {
     for (_, pair) in pair::all() {
         if !pair.lock_both() {
@@ -221,7 +223,7 @@ pub(super) fn prepare() {
         let Some(row) = conn.row() else { continue };
         let fork = pair.fork.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         pair.is_forked.store(true, Ordering::Relaxed);
-        // Who is at leaving goes on with that.
+        // A thread that is leaving goes on with that.
         let is_leaving = pair.is_leaving.load(Ordering::Acquire);
         if is_leaving {
             pair.claimed();
@@ -245,7 +247,8 @@ pub(super) fn parent() {
         .for_each(|(_, pair)| pair.unlock_both());
 }
 
-/// After it, in the child. Copies of halves that somebody may have been in the middle of are worth nothing.
+/// After it, in the child. Copies of halves that another thread may have been in the middle of are
+/// worth nothing.
 pub(super) fn child() {
     for (_, pair) in pair::all() {
         let was_held = pair.is_held.swap(false, Ordering::AcqRel);
@@ -263,7 +266,8 @@ pub(super) fn child() {
     }
 }
 
-/// Receive buffers of the parent, of which a child reads what it had taken by the fork.
+/// Receive buffers of the parent, of which a child reads the messages that it had taken by the
+/// fork.
 pub(super) struct Copied<'a>(pub(super) &'a VerbsRx);
 
 impl ReceiveQueue for Copied<'_> {

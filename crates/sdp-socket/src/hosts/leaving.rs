@@ -1,5 +1,5 @@
-//! Out of the guard: the stream is handed back to the carrier for somebody who knows the kernel's stream alone (G8), at
-//! this end or at the other.
+//! Out of the guard: the stream is handed back to the carrier for a reader that knows the kernel's
+//! stream alone (G8), at this end or at the other.
 
 use core::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ use crate::{
     process::table::{self, Entry},
 };
 
-/// How long one who leaves waits for the other end, and how long apart he looks.
+/// How long an end that leaves waits for the other end, and how long apart it looks.
 pub(super) const LEAVE_NS: u64 = 10_000_000_000;
 /// The same where a relay may take the carrier's place.
 const RELAY_NS: u64 = 2_000_000_000;
@@ -47,8 +47,9 @@ pub(crate) enum Handed {
     Unanswered,
 }
 
-/// Before somebody who knows the kernel's stream alone gets the connection: it becomes plain TCP, with all that is unread
-/// (G8). Waits 10 s at most; 2 s where a relay may take the carrier's place. Slow.
+/// Before a reader that knows the kernel's stream alone gets the connection: it becomes plain TCP,
+/// with all unread bytes (G8). Waits 10 s at most; 2 s where a relay may take the carrier's place.
+/// Slow.
 pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool) -> Handed {
     conn.fall_back(reason);
     if let_go(conn, reason) {
@@ -247,7 +248,7 @@ fn await_proof(conn: &Conn, pair: &Pair, end: u64) -> bool {
             return false;
         }
         ask_others();
-        // Not by poll: payload that nobody has read may be there all the time.
+        // Not by poll: unread payload may be there all the time.
         time::sleep(LEAVE_SLEEP_NS as i64);
     }
 }
@@ -295,7 +296,7 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
                     Wait::Unsegmented | Wait::Credit { .. } => 0,
                 };
                 ask_others();
-                // Of a marker a part may be there, which poll would tell again and again.
+                // A part of a marker may be there, which poll would report again and again.
                 if was_ready {
                     time::sleep(LEAVE_SLEEP_NS as i64);
                 } else {
@@ -312,7 +313,8 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
     }
 }
 
-/// A moment of waiting for what the peer, or another thread, leaves. False: it was long enough, or the peer has gone.
+/// A moment of waiting for the peer, or for another thread that leaves. False: it was long enough,
+/// or the peer has gone.
 #[cold]
 pub(super) fn await_return(conn: &Conn, pair: &Pair, fd: c_int, until: &mut Option<u64>) -> bool {
     let now = monotonic_ns();
@@ -337,7 +339,7 @@ pub(super) fn is_held(conn: &Conn, pair: &Pair) -> bool {
     pair.sending(conn, is_held) == Some(true)
 }
 
-/// The peer leaves: what that asks of the sending half is written as far as the kernel takes it.
+/// The peer leaves: its request to the sending half is answered as far as the kernel takes it.
 #[cold]
 pub(super) fn answer_leave(conn: &Conn, pair: &Pair) {
     let Some(fd) = conn::number_of(conn) else { return };
@@ -348,14 +350,15 @@ pub(super) fn answer_leave(conn: &Conn, pair: &Pair) {
         };
         let mut socket = Socket::new(conn, fd);
         let mut io = pair.context(None, &mut socket, ring);
-        // What is left is written by the next call.
+        // The next call writes the rest.
         if let Err(SendError::Carrier(errno)) = outbound.flush(&mut io) {
             keep_error(conn, errno);
         }
     });
 }
 
-/// What the peer gave back is taken, so that it can be sent again: under the receiving half's lock. True: look again.
+/// Takes the bytes that the peer gave back, so that they can be sent again: under the receiving
+/// half's lock. True: look again.
 pub(super) fn take_return(conn: &Conn, pair: &Pair, inbound: &mut Inbound, fd: c_int) -> bool {
     let taken = pair.sending(conn, |Sending { outbound, .. }, ring| {
         let mut socket = Socket::new(conn, fd);

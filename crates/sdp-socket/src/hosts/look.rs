@@ -1,4 +1,5 @@
-//! What a reader or writer of a connection to another host would find: for readiness, and for requests that ask.
+//! The state that a reader or writer of a connection to another host would find: for readiness, and
+//! for requests that ask.
 
 use core::{pin::Pin, sync::atomic::Ordering};
 
@@ -30,12 +31,12 @@ const COUNTED_FEW: usize = 4096;
 const BUSY_LOOKS: u32 = 1000;
 const BUSY_SLEEP_NS: i64 = 100_000;
 
-/// Whether messages are there that nobody has taken.
+/// Whether messages are there that were not taken.
 pub(super) fn has_messages(conn: &Conn) -> bool {
     !matches!(look(conn), Some(Found::Nothing))
 }
 
-/// What a reader would find.
+/// The result for a reader.
 pub(crate) enum Found {
     /// Nothing now.
     Nothing,
@@ -45,7 +46,8 @@ pub(crate) enum Found {
     End,
 }
 
-/// Looks at both roads; markers that are next are taken. `None`: another thread is at it; waits for nobody.
+/// Looks at both roads; markers that are next are taken. `None`: another thread is at it; never
+/// waits.
 pub(crate) fn look(conn: &Conn) -> Option<Found> {
     let Some((_, pair)) = pair::of(conn) else { return Some(Found::End) };
     if pair.is_dead() {
@@ -60,7 +62,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
     }
     let found = pair.try_receiving(conn, |Receiving { inbound, rx, cut_ns, .. }| {
-        // It has not met: the kernel's word is all.
+        // It has not met: only the kernel's word counts.
         let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
             return Found::Nothing;
         };
@@ -86,7 +88,8 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         }
     });
     if pair.shared.peer_leaves() {
-        // Who looks may be about to sleep, and the peer waits for RAW, or for what it gave back.
+        // A thread that looks may be about to sleep, and the peer waits for RAW, or for the bytes
+        // that it gave back.
         answer_leave(conn, pair);
     }
     // The place may have gone meanwhile.
@@ -123,14 +126,15 @@ pub(super) fn spin(conn: &ConnGuard, pair: &Pair, guard: Pin<&CallGuard>) -> boo
     success
 }
 
-/// Takes what has completed on the queue pairs, and sets the bits of the connections that have something: for a spin that
-/// watches those. True when something had completed. Fast; a load where there is no device.
+/// Takes the completions of the queue pairs, and sets the bits of the connections that have news:
+/// for a spin that watches those. True when something had completed. Fast; a load where there is no
+/// device.
 #[inline]
 pub(crate) fn drain() -> bool {
     device::is_open() && device::drain()
 }
 
-/// What the kernel says of a carrier that is plain TCP.
+/// The kernel's state of a carrier that is plain TCP.
 fn look_plainly(conn: &Conn, fd: c_int) -> Found {
     let read = conn.bytes[Half::Receive as usize].load(Ordering::Relaxed);
     match carrier::queued(fd) {
@@ -140,18 +144,19 @@ fn look_plainly(conn: &Conn, fd: c_int) -> Found {
     }
 }
 
-/// The kernel has told an edge-triggered wait of something to read, and will not tell it again: the next receive call looks
-/// at the carrier even where it finds payload on the queue pair. A program takes one that gives less than it has room for
-/// as a sign that nothing is left.
+/// The kernel has reported to an edge-triggered wait that there is something to read, and will not
+/// report it again: the next receive call looks at the carrier even where it finds payload on the
+/// queue pair. A program takes a call that gives less than it has room for as a sign that nothing
+/// is left.
 pub(crate) fn expect_carrier(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
         pair.is_carrier_due.store(true, Ordering::Relaxed);
     }
 }
 
-/// Payload bytes that receive calls would find, for FIONREAD: by both roads, and no marker among them. `None`: what the
-/// kernel has is all. A program that reads so many and then waits for an edge is told of what came meanwhile: the next wait
-/// looks here again.
+/// Payload bytes that receive calls would find, for FIONREAD: by both roads, and no marker among
+/// them. `None`: the kernel's bytes are all. A program that reads so many and then waits for an
+/// edge is told of what came meanwhile: the next wait looks here again.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
     if !claim(conn, pair, Use::Call) || pair.is_plain() {
@@ -190,7 +195,8 @@ pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
     .unwrap_or(0)
 }
 
-/// A carrier has ended while the stream was on SDP: whether what is missing will not come any more.
+/// A carrier has ended while the stream was on SDP: whether the missing messages will not come any
+/// more.
 pub(super) fn is_cut_for_good(since_ns: &mut u64) -> bool {
     let now = monotonic_ns();
     if *since_ns == 0 {

@@ -1,8 +1,9 @@
 //! Connections to other hosts: a queue pair beside a carrier that is guarded.
 //!
-//! Owns what the process knows of such connections ([`pair`]) and its RDMA device ([`device`]). Called where a
-//! connection begins and ends (`lifecycle`), by each call on one (`api`, `datapath`), and where readiness is judged
-//! (`readiness`). Rules with a G are those of `docs/spec/guard.md`; the code that follows them is `sdp-remote`.
+//! Owns the process's state of such connections ([`pair`]) and its RDMA device ([`device`]). Called
+//! where a connection begins and ends (`lifecycle`), by each call on one (`api`, `datapath`), and
+//! where readiness is judged (`readiness`). Rules with a G are those of `docs/spec/guard.md`; the
+//! code that follows them is `sdp-remote`.
 //!
 //! # Life
 //! Where the rules allow this fabric, a connection whose other end is on another host is [`Stage::Remote`] before its
@@ -10,8 +11,8 @@
 //! earned it, the ends meet; from then on it is [`Stage::Guarded`]: markers may stand among the bytes of the
 //! carrier, and only this room can read it.
 //!
-//! It leaves the guard for somebody who knows nothing of markers ([`leaving`], [`reader`]), and where a fork made copies of it
-//! ([`forked`]): the carrier is plain TCP then, for good.
+//! It leaves the guard for a reader that knows nothing of markers ([`leaving`], [`reader`]), and
+//! where a fork made copies of it ([`forked`]): the carrier is plain TCP then, for good.
 
 use core::{
     cell::Cell,
@@ -65,10 +66,10 @@ use show::{count, count_messages, note_lane, show_credits};
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
 const CUT_SLEEP_NS: u64 = 10_000_000;
-/// How long a close waits for the kernel to take what is not acknowledged.
+/// How long a close waits for the kernel to take messages that are not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
 
-/// There is, or was, a connection to another host. Beside what each fork child reads.
+/// There is, or was, a connection to another host. Not on the page that each fork child reads.
 #[unsafe(link_section = ".bss.hot")]
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
@@ -88,7 +89,7 @@ fn role(conn: &Conn) -> Role {
     if conn.has(flag::ACCEPTED) { Role::Acceptor } else { Role::Connector }
 }
 
-/// The peer broke a rule: every call answers ECONNRESET from here on, and the other end is told.
+/// The peer broke a rule: every call returns ECONNRESET from here on, and the other end is told.
 fn reset(conn: &Conn) {
     reset_for(conn, Reason::ProtocolViolation);
 }
@@ -115,14 +116,15 @@ pub(crate) fn let_go(conn: &Conn, reason: Reason) -> bool {
     !is_guarded(conn) || is_plain(conn)
 }
 
-/// Before another `connect` on a socket whose last one failed: it is nobody's yet.
+/// Before another `connect` on a socket whose last one failed: it is not this room's yet.
 pub(crate) fn start_over(conn: &Conn) {
     if conn.change_stage(Stage::Remote, Stage::Candidate) {
         end(conn);
     }
 }
 
-/// Whoever uses a number of the connection does so under the lock of a half: before this, or never more.
+/// A call that uses a number of the connection does so under the lock of a half: before this, or
+/// never more.
 pub(crate) fn await_users(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
         pair.receiving(conn, |_| ());
@@ -213,7 +215,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !may_wait() {
-            // Nobody could tell the program of the RETURN that ends this, and it is on its way.
+            // No event could tell the program of the RETURN that ends this, and it is on its way.
             if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
             }
@@ -282,7 +284,7 @@ fn by_kernel(
     kernel_call(conn, buffers, flags, half)
 }
 
-/// [`by_kernel`] of what a call has left after `done` bytes, which a call that waits does whole.
+/// [`by_kernel`] for the rest of a call after `done` bytes, which a call that waits does whole.
 fn rest_by_kernel(
     conn: &ConnGuard,
     buffers: &mut Buffers,
@@ -319,8 +321,8 @@ fn kernel_call(
     Ok(moved)
 }
 
-/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on (G9). They stand at `at`
-/// in the stream; what is known already was peeked at.
+/// Keeps the first of `len` bytes that the carrier took or gave, from byte `from` of the call on
+/// (G9). They stand at `at` in the stream; bytes that are known already were peeked at.
 fn keep_first(prefix: &mut Prefix, at: u64, vector: Buffers, from: usize, len: usize) {
     let Some(known) = (prefix.len() as u64).checked_sub(at) else { return };
     let (known, mut first) = (known as usize, [0u8; PREFIX]);
@@ -348,7 +350,7 @@ fn peek_first(conn: &Conn, receiving: &mut Receiving) {
     }
 }
 
-/// Sends what can be sent now, from byte `from` of the call on.
+/// Sends all that can be sent now, from byte `from` of the call on.
 fn send_once(
     conn: &ConnGuard,
     pair: &Pair,
@@ -382,7 +384,8 @@ fn send_once(
         let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let mut sent = outbound.send(&mut io, &mut payload, from);
         if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) && !may_wait() {
-            // Nobody could tell the program when there is credit: these bytes go by the carrier, and not back before.
+            // No event could tell the program when there is credit: these bytes go by the carrier,
+            // and not back before.
             outbound.to_kernel();
             sent = outbound.send(&mut io, &mut payload, from);
             outbound.allow_sdp();
@@ -429,7 +432,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         let is_settled = received.is_ok() && is_settled(conn, pair);
         let bound = if is_settled { None } else { look_around(conn) };
         let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
-        // What has arrived comes before an error.
+        // Bytes that have arrived come before an error.
         let received = match (received, conn.pending_error()) {
             (Ok(0) | Err(RecvError::WouldBlock | RecvError::Cut { .. }), Some(pending)) => {
                 Err(RecvError::Carrier(pending.0))
@@ -479,13 +482,13 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         let until = *deadline.get_or_insert_with(|| {
             carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
         });
-        // Once for each time that something came: what a look finds may be no payload.
+        // Once for each time that something came: a look may find no payload.
         if !is_cut && !core::mem::replace(&mut has_spun, true) && spin(conn, pair, guard) {
             continue;
         }
-        // What has ended wakes at once: then only time and the queue pair count.
+        // A carrier that has ended wakes at once: then only time and the queue pair count.
         let events = if is_cut { 0 } else { libc::POLLIN };
-        // Who sleeps on a connection that has not met is woken by the carrier alone.
+        // Only the carrier wakes a thread that sleeps on a connection that has not met.
         let early = Early::begin(conn);
         let bound = pair.watch.sleep(bound);
         let look = || {
@@ -532,7 +535,7 @@ impl Drop for Early {
     }
 }
 
-/// Receives what there is now.
+/// Receives the bytes that are there now.
 fn receive_once(
     conn: &ConnGuard,
     buffers: &mut Buffers,
@@ -607,7 +610,7 @@ fn receive_once(
     .unwrap_or(Err(RecvError::Carrier(libc::ECONNRESET)))
 }
 
-/// Takes what has arrived off the queue pair. True: the peer broke a rule.
+/// Takes messages that have arrived off the queue pair. True: the peer broke a rule.
 fn take_arrived(conn: &Conn, pair: &Pair) -> bool {
     let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
         (Some(inbound), Some(rx)) if !pair.is_plain() => inbound.gather(rx, &pair.shared).is_err(),
@@ -645,8 +648,8 @@ fn is_settled(conn: &Conn, pair: &Pair) -> bool {
         }) == Some(true)
 }
 
-/// Between two looks of a call: what is owed is sent, attempts go on. When to come again at the latest, in monotonic
-/// nanoseconds. Slow.
+/// Between two looks of a call: messages that are due to the other end are sent, attempts go on.
+/// When to come again at the latest, in monotonic nanoseconds. Slow.
 fn look_around(conn: &Conn) -> Option<u64> {
     let (number, pair) = pair::of(conn)?;
     let fd = conn::number_of(conn)?;
@@ -663,14 +666,14 @@ fn look_around(conn: &Conn) -> Option<u64> {
     if !pair.shared.is_up() || pair.shared.is_link_dead() || !crate::wake::strangers::has_device() {
         device::approach(conn, number, pair, fd);
     }
-    // What has not met owes nothing.
+    // A connection that has not met has nothing to send beside.
     if !is_guarded(conn) {
         return None;
     }
     tend(conn, pair)
 }
 
-/// The pending error, which the program is told now.
+/// The pending error, which the program gets now.
 fn report_error(conn: &Conn) -> Option<Errno> {
     let pending = conn.take_pending_error()?;
     conn.note_reported(pending);
@@ -713,16 +716,16 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     }
 }
 
-/// Tells `each` of the connections that have met since the last time: what waits for them is to look at both roads from
-/// now on.
+/// Calls `each` with the connections that have met since the last time: threads that wait for them
+/// are to look at both roads from now on.
 #[inline]
 pub(crate) fn take_new(each: impl Fn(&Conn)) {
     device::take_new(each);
 }
 
-/// Before a wait for several descriptors sleeps, and after it: what is owed for each connection is sent, and what the
-/// connection manager has to tell is heard; `has_met` as in [`take_new`]. After how many
-/// nanoseconds at the latest it is to be called again. Slow.
+/// Before a wait for several descriptors sleeps, and after it: messages that are due for each
+/// connection are sent, and the connection manager's events are handled; `has_met` as in
+/// [`take_new`]. After how many nanoseconds at the latest it is to be called again. Slow.
 pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     if !IN_USE.load(Ordering::Relaxed) || !device::may_be_slow() {
         return None;
@@ -742,13 +745,14 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
 }
 
-/// Whether nobody can be asleep on the carrier alone.
+/// Whether no thread can be asleep on the carrier alone.
 fn are_sleepers_armed(conn: &Conn) -> bool {
     early::is_nobody_asleep(&conn.flags, flag::EARLY, &process::fork_page::FORK_PAGE.busy.early)
 }
 
-/// Before the kernel ends the sending side, or closes the carrier: what is not acknowledged is given to it. False: that
-/// was not possible, and an end would be told of a stream that has more.
+/// Before the kernel ends the sending side, or closes the carrier: messages that are not
+/// acknowledged are given to it. False: that was not possible, and the end would come before the
+/// rest of the stream.
 pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return true };
     if !is_guarded(conn) || conn.has(flag::HOSTILE) || is_plain(conn) {
@@ -762,7 +766,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
                 return Some(Ok(()));
             }
             let outbound = outbound.as_mut()?;
-            // The end of a direction, by the carrier: no demotion that anybody could do something about.
+            // The end of a direction, by the carrier: it does not count as a demotion.
             outbound.to_kernel();
             let mut socket = Socket::new(conn, fd);
             let mut io = pair.context(tx.as_mut(), &mut socket, ring);
@@ -774,14 +778,14 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
                 let mut fds = [libc::pollfd { fd, events, revents: 0 }];
                 let _ = fd::poll(&mut fds, Some(1_000_000));
             }
-            // What the peer gives back has to be sent again first.
+            // The bytes that the peer gives back have to be sent again first.
             Some(Ok(())) if is_held(conn, pair) => {
                 if !await_return(conn, pair, fd, &mut held_until) {
                     return false;
                 }
             }
             Some(Ok(())) => return true,
-            // The carrier is over: nobody is told of an end.
+            // The carrier is over: no end is announced.
             Some(Err(SendError::Carrier(errno))) => {
                 keep_error(conn, errno);
                 return true;
@@ -791,7 +795,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
     }
 }
 
-/// The last descriptor is about to be closed: what a close does over TCP.
+/// The last descriptor is about to be closed: does the same as a close over TCP.
 #[inline(always)]
 pub(crate) fn closing(conn: &Conn, fd: c_int) {
     if is_guarded(conn) {
@@ -804,8 +808,9 @@ pub(crate) fn is_copy(conn: &Conn) -> bool {
     is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
 }
 
-/// The new image does not get the connection: what is not acknowledged goes to the kernel, whose close follows. In a fork
-/// child that is no use of the connection, which its parent goes on with.
+/// The new image does not get the connection: messages that are not acknowledged go to the kernel,
+/// whose close follows. In a fork child that is no use of the connection, which its parent goes on
+/// with.
 pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
     if !forked::closes_for_others(conn, fd) {
         finish(conn, fd);
@@ -843,7 +848,7 @@ fn leave(conn: &Conn) {
     }
 }
 
-/// In a fork child: what has moved a byte and not met is plain TCP here.
+/// In a fork child: a connection that has moved a byte and not met is plain TCP here.
 #[inline(always)]
 pub(crate) fn fork_child(conn: &Conn) {
     if has(conn) {
@@ -855,7 +860,7 @@ pub(crate) fn fork_child(conn: &Conn) {
 fn part(conn: &Conn) {
     if conn.stage() == Stage::Remote {
         conn.remote.store(0, Ordering::Relaxed);
-        // What has moved is not in the proof of a place that is new.
+        // The moved bytes are not in the proof of a place that is new.
         if conn.bytes.iter().any(|n| n.load(Ordering::Relaxed) != 0) {
             conn.change_stage(Stage::Remote, Stage::Kernel);
         }

@@ -1,8 +1,8 @@
-//! When the next step towards a queue pair is due. A call asks here before it takes the turn of the device: before its
-//! time it costs some loads and a look at the clock.
+//! When the next step towards a queue pair is due. A call asks here before it takes the device's
+//! lock: before its time it costs some loads and a look at the clock.
 //!
-//! Threads that sleep are woken for what the connection manager has to tell. For a program that never sleeps calls look,
-//! at distances that grow while nothing comes ([`is_look_due`]).
+//! Events of the connection manager wake threads that sleep. For a program that never sleeps calls
+//! look, at distances that grow while nothing comes ([`is_look_due`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +13,8 @@ use super::pair::{Attempt, Pair};
 /// Between two attempts, at first; and at most, where nothing shows that the other end has the library.
 pub(super) const RETRY_NS: u64 = 5_000_000;
 pub(super) const RETRY_MOST_NS: u64 = 60_000_000_000;
-/// At most, where the other end has answered: it has the library, and comes when it has earned it. Or where nobody was
-/// asked.
+/// At most, where the other end has answered: it has the library, and comes when it has earned it.
+/// Or where no other end was asked.
 const SOON_MOST_NS: u64 = 1_000_000_000;
 /// Attempts before the distance grows.
 const EAGER_TRIES: u32 = 6;
@@ -28,10 +28,10 @@ const LOOK_MOST_NS: u64 = 100_000_000;
 static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
 static DISTANCE_NS: AtomicU64 = AtomicU64::new(LOOK_NS);
 
-/// What an attempt that came to nothing has shown of the other end.
+/// Knowledge of the other end from an attempt that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Nothing: nobody was there.
+    /// Nothing: no process was there.
     Nothing,
     /// Nothing: it was not asked, since this end could not.
     NotYet,
@@ -41,13 +41,13 @@ pub(super) enum Shown {
     OtherVersion,
 }
 
-/// Whether a call is to look at what the connection manager has to tell.
+/// Whether a call is to look for events of the connection manager.
 #[inline]
 pub(super) fn is_look_due(now: u64) -> bool {
     now >= NEXT_LOOK_NS.load(Ordering::Relaxed)
 }
 
-/// Somebody has looked; `found`: there was something, or there is about to be.
+/// A thread has looked; `found`: there were events, or there are about to be.
 pub(super) fn has_looked(found: bool) {
     let distance = match found {
         true => LOOK_NS,
@@ -118,7 +118,7 @@ mod tests {
         };
         let nobody = in_an_hour(false).count() as u32;
         assert!((EAGER_TRIES..EAGER_TRIES + 15 + 60).contains(&nobody), "{nobody}");
-        // Who comes late is met soon.
+        // An end that comes late is met soon.
         assert!(in_an_hour(true).count() as u64 > 3500);
         assert!((1..10_000).all(|tries| distance(tries, true) <= SOON_MOST_NS));
     }

@@ -1,4 +1,4 @@
-//! What this process knows of its connections to other hosts: one place of a fixed arena for each.
+//! The process's state of its connections to other hosts: one place of a fixed arena for each.
 //!
 //! A place is private to the process. Each half of it has a lock of its own, taken inside a section and kept for
 //! a moment; where both are wanted, the receiving half's comes first.
@@ -29,10 +29,10 @@ use crate::{
 pub(super) const PAIRS: usize = 128;
 /// An owner while the place comes or goes.
 const NOBODY: u32 = u32::MAX;
-/// How often a thread gives its turn to another that has a half's lock, and how long it waits beyond that. A handler for a
-/// fault may have left the lock for good.
+/// How often a thread yields its CPU to another that has a half's lock, and how long it waits
+/// beyond that. A handler for a fault may have left the lock for good.
 const LOOKS: u32 = 10_000;
-/// The same for who can come back later.
+/// The same for a caller that can come back later.
 const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
 const LATE_SLEEP_NS: i64 = 1_000_000;
@@ -49,7 +49,7 @@ pub(super) struct Receiving {
     pub(super) inbound: Option<Inbound>,
     /// The queue pair's half.
     pub(super) rx: Option<VerbsRx>,
-    /// The parent's, in a fork child: for reading what had arrived ([`super::forked`]).
+    /// The parent's, in a fork child: for reading messages that had arrived ([`super::forked`]).
     pub(super) copied: Option<ManuallyDrop<VerbsRx>>,
     /// Since when the carrier has ended while the stream was on SDP, in nanoseconds; 0: it has not.
     pub(super) cut_ns: u64,
@@ -84,23 +84,24 @@ pub(super) struct Pair {
     /// Slot of the connection + 1; 0: the place is free. Changed under both locks.
     owner: AtomicU32,
     locks: [AtomicU32; 2],
-    /// What the halves tell each other.
+    /// The words that the halves exchange.
     pub(super) shared: Shared,
     /// When the next attempt to meet may begin, in nanoseconds ([`super::pace`]).
     pub(super) next_ns: AtomicU64,
-    /// A request is under way, or a listener waits for one. Changed under the device's lock.
+    /// A request is in flight, or a listener waits for one. Changed under the device's lock.
     pub(super) is_out: AtomicBool,
     /// Place of the queue pair in the fabric + 1; 0 none.
     pub(super) endpoint: AtomicU32,
-    /// Messages that had arrived when somebody was told last.
+    /// Messages that had arrived when a thread was last told.
     pub(super) told: AtomicU32,
-    /// It has met, and epoll sets have not been told.
+    /// It has met, and epoll sets do not know yet.
     pub(super) is_new: AtomicBool,
     /// The carrier is plain TCP, for good.
     is_plain: AtomicBool,
     /// A thread is at handing the stream back.
     pub(super) is_leaving: AtomicBool,
-    /// The other end was asked before its turn: how long it is waited for, in monotonic nanoseconds; 0: it was not.
+    /// The other end was asked early: how long it is waited for, in monotonic nanoseconds; 0: it
+    /// was not.
     pub(super) leave_by: AtomicU64,
     /// Since it met, the process has forked, or it is the child.
     pub(super) is_forked: AtomicBool,
@@ -111,9 +112,9 @@ pub(super) struct Pair {
     is_copy: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
-    /// Who notices a message that is lost.
+    /// Notices a message that is lost.
     pub(super) watch: Watch,
-    /// The kernel told a wait that the carrier has something; no receive call has heard of it.
+    /// The kernel reported to a wait that the carrier has bytes; no receive call has looked yet.
     pub(super) is_carrier_due: AtomicBool,
     /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
     pub(super) is_waited_for: AtomicBool,
@@ -127,14 +128,14 @@ pub(super) struct Pair {
     ring: UnsafeCell<[u8; RING]>,
 }
 
-// SAFETY: what is not atomic is used under the lock of its half, or the device's.
+// SAFETY: fields that are not atomic are used under the lock of their half, or the device's.
 unsafe impl Sync for Pair {}
 
 static ARENA: AtomicPtr<Pair> = AtomicPtr::new(null_mut());
 /// Behind the highest place that was ever used.
 static TOP: AtomicU32 = AtomicU32::new(0);
 
-/// The place with this number, while it is somebody's.
+/// The place with this number, while it is in use.
 pub(super) fn get(number: u32) -> Option<&'static Pair> {
     let base = ARENA.load(Ordering::Acquire);
     if base.is_null() || number as usize >= PAIRS {
@@ -195,8 +196,8 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             met_ns: 0,
             losses: 0,
         };
-        // SAFETY: both locks are ours, and nobody has the place. `write`: what was there before was dropped, or
-        // never was.
+        // SAFETY: both locks are ours, and the place is not in use. `write`: the value that was
+        // there before was dropped, or never was.
         unsafe {
             pair.receiving.get().write(receiving);
             pair.sending.get().write(sending);
@@ -265,7 +266,7 @@ impl Pair {
         None
     }
 
-    /// The half's lock of a claimed connection, for one who can come back later.
+    /// The half's lock of a claimed connection, for a caller that can come back later.
     fn try_lock_claimed(&self, half: Half) -> Option<Locked<'_>> {
         let locked = (0..FEW_LOOKS).find_map(|_| self.lock_if_free(half));
         locked.filter(|_| self.is_claimed())
@@ -278,7 +279,7 @@ impl Pair {
         _locked: Locked<'_>,
         body: impl FnOnce(&mut Receiving) -> R,
     ) -> Option<R> {
-        // SAFETY: the lock of the half is the caller's, who gives it to us.
+        // SAFETY: the lock of the half is the caller's, which gives it to us.
         self.is_of(conn).then(|| body(unsafe { &mut *self.receiving.get() }))
     }
 
@@ -289,7 +290,7 @@ impl Pair {
         _locked: Locked<'_>,
         body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
     ) -> Option<R> {
-        // SAFETY: the lock of the half is the caller's, who gives it to us.
+        // SAFETY: the lock of the half is the caller's, which gives it to us.
         let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
         self.is_of(conn).then(|| body(sending, ring))
     }
@@ -318,7 +319,7 @@ impl Pair {
         self.is_plain.store(true, Ordering::Release);
     }
 
-    /// What a call on the sending half works with. Its lock is the caller's.
+    /// The parts with which a call on the sending half works. Its lock is the caller's.
     pub(super) fn context<'a, 'conn>(
         &'a self,
         tx: Option<&'a mut VerbsTx>,
@@ -338,7 +339,8 @@ impl Pair {
         self.claimed.load(Ordering::Acquire) == self.fork.load(Ordering::Relaxed) || self.is_plain()
     }
 
-    /// The half's lock, of a connection that this process has claimed for `what`. `None`: that is not to be.
+    /// The half's lock, of a connection that this process has claimed for `what`. `None`: that is
+    /// not possible.
     fn lock_claimed(&self, conn: &Conn, half: Half, what: Use) -> Option<Locked<'_>> {
         loop {
             if !forked::claim(conn, self, what) {
@@ -374,7 +376,7 @@ impl Pair {
         self.with_sending(conn, self.lock_claimed(conn, Half::Send, what)?, body)
     }
 
-    /// As [`Pair::sending`] of a claimed connection, for one who can come back later.
+    /// As [`Pair::sending`] of a claimed connection, for a caller that can come back later.
     pub(super) fn try_sending<R>(
         &self,
         conn: &Conn,
@@ -412,7 +414,8 @@ impl Pair {
         self.is_forked.store(true, Ordering::Relaxed);
     }
 
-    /// The receiving half, for one who can come back later. `None`: another thread is at it, or as [`Pair::receiving`].
+    /// The receiving half, for a caller that can come back later. `None`: another thread is at it,
+    /// or as [`Pair::receiving`].
     pub(super) fn try_receiving<R>(
         &self,
         conn: &Conn,
@@ -462,7 +465,7 @@ impl Pair {
         unsafe { &mut *self.attempt.get() }
     }
 
-    /// No attempt is under way, and none begins any more.
+    /// No attempt is in progress, and none begins any more.
     pub(super) fn attempt_no_more(&self) {
         self.next_ns.store(u64::MAX, Ordering::Relaxed);
         self.is_out.store(false, Ordering::Relaxed);
@@ -474,7 +477,7 @@ impl Pair {
         crate::conn::get(owner.checked_sub(1).filter(|_| owner != NOBODY)?)
     }
 
-    /// Nobody finds the place any more; the halves of its queue pair. [`Pair::release`] follows.
+    /// The place cannot be found any more; the halves of its queue pair. [`Pair::release`] follows.
     pub(super) fn retire(&self, conn: &Conn) -> Option<(Option<VerbsTx>, Option<VerbsRx>)> {
         self.receiving(conn, |receiving| {
             self.sending(conn, |sending, _| {
@@ -484,7 +487,7 @@ impl Pair {
         })?
     }
 
-    /// A thread left a lock for good: the place stays nobody's.
+    /// A thread left a lock for good: the place is not used again.
     pub(super) fn abandon(&self) {
         self.owner.store(NOBODY, Ordering::Release);
     }
@@ -495,7 +498,7 @@ impl Pair {
     }
 }
 
-/// What both ends know of one carrier.
+/// The facts about one carrier that both ends know.
 pub(super) fn identity<'a>(
     role: Role,
     tuple: &Tuple,

@@ -15,14 +15,14 @@ use crate::{
     process,
 };
 
-/// What [`may_reach`] was told: nothing yet, or whether there is a connection manager.
+/// The answer of [`may_reach`]: nothing yet, or whether there is a connection manager.
 static MANAGER: AtomicU32 = AtomicU32::new(NOT_ASKED);
 const NOT_ASKED: u32 = 0;
 const THERE: u32 = 1;
 const MISSING: u32 = 2;
 
-/// Whether this host has what leads to another one by RDMA: asked once in a process, and known to its children. Without
-/// the connection manager no device does.
+/// Whether this host has a way to reach another one by RDMA: asked once in a process, and known to
+/// its children. Without the connection manager no device does.
 fn may_reach() -> bool {
     let known = MANAGER.load(Ordering::Relaxed);
     if known != NOT_ASKED {
@@ -33,8 +33,8 @@ fn may_reach() -> bool {
     is_there
 }
 
-/// A connection exists, and has moved nothing: it is this room's if its other end is on another host. `remote`: the
-/// address that a `connect` asked for, which may still be under way.
+/// A connection exists, and has moved nothing: it is this room's if its other end is on another
+/// host. `remote`: the address that a `connect` asked for, which may still be in progress.
 pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     if !process::tunables().has_verbs()
         || conn.stage() != Stage::Candidate

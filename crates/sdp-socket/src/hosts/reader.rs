@@ -27,9 +27,11 @@ use crate::conn::{
     iovec::{Buffers, Landing},
 };
 
-/// How long apart one looks whether the rest of what stands before messages of the queue pair has come.
+/// How long apart it looks whether the rest of the bytes before messages of the queue pair has
+/// come.
 const LOOK_NS: i64 = 1_000_000;
-/// Memory for what is unread grows by as much, and not beyond the second: that is what the other end's kernel may have, too.
+/// Memory for unread bytes grows by as much, and not beyond the second: that is as much as the
+/// other end's kernel may have, too.
 const PIECE: usize = 256 * 1024;
 const UNREAD_MAX: usize = 64 << 20;
 
@@ -41,15 +43,15 @@ pub(crate) struct Reader<'a> {
     fd: c_int,
 }
 
-/// What [`Reader::write_owed`] has found.
+/// The result of [`Reader::write_owed`].
 pub(crate) enum Next {
     /// No marker comes any more: the carrier is the kernel's stream.
     Plain,
     /// There may be some.
     Guarded {
-        /// This end's direction may end: nothing is owed, and no answer is due.
+        /// This end's direction may end: no message is due, and no answer.
         may_end: bool,
-        /// What is waited for on the carrier beside what is to be received: POLLOUT or 0.
+        /// The events to wait for on the carrier beside bytes to receive: POLLOUT or 0.
         events: i16,
     },
 }
@@ -58,8 +60,9 @@ impl<'a> Reader<'a> {
     /// Memory that [`Reader::new`] needs at first.
     pub(crate) const ROOM: usize = pair::RING;
 
-    /// Of a connection that is being handed back and has had no answer: what was taken and not delivered goes to `unread`,
-    /// with all that lies in receive buffers. So many bytes. `None`: it did not come about, and the connection is lost.
+    /// Of a connection that is being handed back and has had no answer: bytes that were taken and
+    /// not delivered go to `unread`, with all that lie in receive buffers. So many bytes. `None`:
+    /// it did not come about, and the connection is lost.
     pub(crate) fn new(conn: &'a Conn, fd: c_int, unread: &mut Zeros) -> Option<(Self, usize)> {
         let (number, pair) = pair::of(conn)?;
         let reader = Self { conn, pair, fd };
@@ -77,7 +80,7 @@ impl<'a> Reader<'a> {
             }
             match reader.receive(unread.get_mut(len..)?) {
                 Ok(got @ 1..) => len += got,
-                // Not by poll, which tells of a part of a marker again and again.
+                // Not by poll, which reports a part of a marker again and again.
                 Err(Errno::EAGAIN) if monotonic_ns() < end => sleep(LOOK_NS),
                 _ => return None,
             }
@@ -88,7 +91,7 @@ impl<'a> Reader<'a> {
         Some((reader, len))
     }
 
-    /// What it uses of this process's memory.
+    /// Its parts of this process's memory.
     pub(crate) fn memory(&self) -> [Range<usize>; 2] {
         let (conn, pair) = (from_ref(self.conn).addr(), from_ref(self.pair).addr());
         [conn..conn + size_of::<Conn>(), pair..pair + size_of::<Pair>()]
@@ -111,7 +114,8 @@ impl<'a> Reader<'a> {
         }
         let copy = start();
         if copy.is_some() {
-            // Whoever still calls here finds the program's new socket, which is the kernel's alone.
+            // A call that still comes here finds the program's new socket, which is the kernel's
+            // alone.
             self.pair.become_plain();
             self.pair.is_leaving.store(false, Ordering::Release);
         }
@@ -125,10 +129,10 @@ impl<'a> Reader<'a> {
         self.fd = fd;
     }
 
-    /// What comes next. 0: the end of the stream. EAGAIN: nothing now.
+    /// The next bytes. 0: the end of the stream. EAGAIN: nothing now.
     pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
         let part = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        // SAFETY: one element, and what it names is the caller's until this returns.
+        // SAFETY: one element, and the memory that it names is the caller's until this returns.
         let mut buffers = unsafe { Buffers::new(&part, 1) }.ok_or(Errno::EINVAL)?;
         let mut landing = Landing { buffers: &mut buffers, discard: false };
         let got = self.pair.receiving(self.conn, |Receiving { inbound, rx, .. }| {
@@ -145,10 +149,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sends what can be sent now; at least one byte. EAGAIN: the carrier takes nothing now. EBUSY: the other end owes RETURN.
+    /// Sends all that can be sent now; at least one byte. EAGAIN: the carrier takes nothing now.
+    /// EBUSY: the other end has not sent its RETURN yet.
     pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: one element, and what it names outlives the call, which only reads.
+        // SAFETY: one element, and the memory that it names outlives the call, which only reads.
         let buffers = unsafe { Buffers::new(&part, 1) }.ok_or(Errno::EINVAL)?;
         let sent = self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
             let mut socket = Socket::new(self.conn, self.fd);
@@ -165,7 +170,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// After each of these calls: what is owed to the other end is written. `None`: the connection is to be reset.
+    /// After each of these calls: writes the messages that are due to the other end. `None`: the
+    /// connection is to be reset.
     pub(crate) fn write_owed(&self) -> Option<Next> {
         let written = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
             self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {

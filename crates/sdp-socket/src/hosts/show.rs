@@ -1,4 +1,4 @@
-//! What tools see of a connection to another host: bytes by lane, switches, credits.
+//! The view that tools have of a connection to another host: bytes by lane, switches, credits.
 //!
 //! Called by [`super`] with each message, under the half's lock.
 
@@ -58,7 +58,7 @@ pub(super) fn count_messages(conn: &Conn, direction: Direction, messages: u64, b
     }
 }
 
-/// What tools see of a half's credits.
+/// The view that tools have of a half's credits.
 pub(super) fn show_credits(conn: &Conn, direction: Direction, credits: u32) {
     if let Some((page, id)) = publish::of_row(conn) {
         page.show_credits(id, direction, credits);

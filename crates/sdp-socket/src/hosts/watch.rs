@@ -1,6 +1,7 @@
-//! A message that is lost without a word from the device is noticed by time: by the sender's next call, or by a reader,
-//! who comes back for it. A reader that fell asleep before another thread sent knows of no time: it is woken once, and
-//! comes back by itself while such a pair of threads goes on.
+//! A message that is lost without a word from the device is noticed by time: by the sender's next
+//! call, or by a reader, which comes back for it. A reader that fell asleep before another thread
+//! sent knows of no time: it is woken once, and comes back by itself while such a pair of threads
+//! goes on.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -49,8 +50,8 @@ impl Watch {
     }
 }
 
-/// A reader that is about to sleep for any time: whether something was sent since it looked. Under the lock of the sending
-/// half: what is sent behind it finds [`Watch::is_asleep`].
+/// A reader that is about to sleep for any time: whether something was sent since it looked. Under
+/// the lock of the sending half: a message sent behind it finds [`Watch::is_asleep`].
 pub(super) fn must_stay_awake(conn: &Conn, pair: &Pair) -> bool {
     pair.watch.is_asleep.load(Ordering::Relaxed)
         && pair.sending(conn, |sending, _| {

@@ -28,7 +28,7 @@ const LOOK_EVERY: u32 = 16;
 /// Refusals after which the distance between two looks does not grow any more.
 const REFUSALS_MAX: u32 = 9;
 
-/// Who began it is not known: a rule for either side keeps it on TCP.
+/// It is not known which end began it: a rule for either side keeps it on TCP.
 fn is_tcp_by_rule(fd: c_int) -> bool {
     [(Role::Client, address::remote_address(fd)), (Role::Server, address::local_address(fd))]
         .into_iter()
@@ -56,7 +56,8 @@ pub(crate) fn see_first(conn: &Conn, fd: c_int) {
 #[cold]
 pub(crate) fn after_call(conn: &Conn, fd: c_int) {
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
-    // After each refusal four times as long: to find out what other process has it open is dear.
+    // After each refusal four times as long: finding out which other process has it open is
+    // expensive.
     let failed = conn.refusals.load(Ordering::Relaxed).min(REFUSALS_MAX);
     if tick.is_multiple_of(LOOK_EVERY << (2 * failed)) && (tick != 0 || failed == 0) {
         reconsider(conn, fd);

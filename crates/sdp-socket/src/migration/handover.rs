@@ -10,13 +10,13 @@
 //! bytes are sent once more, through that socket, and arrive in ours in stream order.
 //!
 //! # Order
-//! The half's gate is held from the switch to the end of the push. The producer adopts switches and
-//! sends on the carrier only under the gate, so that nothing newer gets in between, and what the kernel
-//! has taken from the peer's socket is a fixed number meanwhile.
+//! The half's gate is held from the switch to the end of the push. The producer accepts switches
+//! and sends on the carrier only under the gate, so that nothing newer gets in between, and the
+//! number of bytes that the kernel has taken from the peer's socket is fixed meanwhile.
 //!
-//! * Usually the ring holds the oldest unread bytes and the carrier nothing. Then the push is all or
-//!   nothing: if the kernel does not take everything within [`PATIENCE_NS`], what it took is read back
-//!   and thrown away, and the ring still has it all.
+//! * Usually the ring holds the oldest unread bytes and the carrier nothing. Then the push is all
+//!   or nothing: if the kernel does not take everything within [`PATIENCE_NS`], the bytes that it
+//!   took are read back and thrown away, and the ring still has them all.
 //! * Where unread carrier bytes lie before or behind the ring's, everything that is unread is collected
 //!   in memory and sent again in order, if the peer's send queue has memory for it. If the kernel does
 //!   not take it all the same, the connection is reset: an error that the program sees, instead of
@@ -27,8 +27,9 @@
 //! reader has no way to them, a connection of our own takes the carrier's place
 //! ([`crate::migration::relay`]).
 //!
-//! Where that is not to be had either, who follows must not take the kernel's end of the stream for its end: an image gets
-//! an error in the connection's place ([`cut_off`]); everybody else's call fails, and nothing has been passed on.
+//! Where that is not possible either, the next reader must not take the kernel's end of the stream
+//! for its end: an image gets an error in the connection's place ([`cut_off`]); any other caller's
+//! call fails, and nothing has been passed on.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -59,7 +60,8 @@ use crate::{
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
 /// still meanwhile, and waits longer than that.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// How long it may take to get back what was pushed in vain: without it the connection is lost.
+/// How long it may take to get back bytes that were pushed in vain: without them the connection is
+/// lost.
 const ROLL_BACK_NS: u64 = 2_000_000_000;
 const _: () = assert!(PATIENCE_NS + ROLL_BACK_NS < crate::datapath::send::GATE_TIMEOUT_NS);
 /// A hand-over may hold a half's lock twice without a pause that others could use.
@@ -82,10 +84,10 @@ enum Outcome {
     Lost,
 }
 
-/// Who reads a connection next, of the kernel's stream alone.
+/// The process that reads a connection next, by the kernel's stream alone.
 #[derive(Clone, Copy)]
 pub(crate) enum NextReader {
-    /// Nobody new: this process, through libc.
+    /// No new one: this process, through libc.
     Ourselves,
     /// Another process, or libc for good.
     Stranger,
@@ -98,8 +100,8 @@ pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     leave_to(conn, fd, reason, NextReader::Ourselves)
 }
 
-/// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's stream.
-/// True when that stream has all unread bytes, and takes what the next sends.
+/// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's
+/// stream. True when that stream has all unread bytes, and takes the next bytes sent.
 pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     if hosts::has(conn) {
         if hand_back(conn, fd, reason, next) {
@@ -133,8 +135,8 @@ fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     }
 }
 
-/// What an image is to have cannot be handed over: it finds a connection that was reset. So does the other end, unless
-/// another process goes on with this one.
+/// The connection that an image is to have cannot be handed over: it finds a connection that was
+/// reset. So does the other end, unless another process goes on with this one.
 pub(crate) fn cut_off(conn: &Conn, fd: c_int, number: c_int) {
     if is_ours_alone(conn) {
         if let Some(link) = conn.link() {
@@ -155,7 +157,8 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
     let outcome = leave::inbound(conn, fd, |sink, row, half| {
         let outcome = hand_over(conn, fd, sink, row, half);
         if let Outcome::Lost = outcome {
-            // Before lock and gate are given back: no thread of this process reads or sends behind what is missing.
+            // Before lock and gate are given back: no thread of this process reads or sends behind
+            // the missing bytes.
             reset(conn);
         }
         (outcome, ahead(fd, sink, half).filter(|room| *room <= COLLECT_MAX))
@@ -191,7 +194,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
     }
 }
 
-/// Whether a relay may take the carrier's place: nobody else uses it meanwhile.
+/// Whether a relay may take the carrier's place: no other thread or process uses it meanwhile.
 fn may_be_replaced(conn: &Conn, next: NextReader) -> bool {
     // Threads and registrations end with the image, if it is replaced.
     let is_in_use = || conn.users() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
@@ -213,7 +216,8 @@ fn is_ours_alone(conn: &Conn) -> bool {
     is_sole && !is_out_of_sight && !conn.has(flag::UNCERTAIN | flag::PASSED) && process::is_ours()
 }
 
-/// A private connection takes the carrier's place, with what is unread in the ring. False: not to be had.
+/// A private connection takes the carrier's place, with the bytes unread in the ring. False: not to
+/// be had.
 fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
     let Some(mut relay) = Relay::new(fd, room) else { return false };
     let end = monotonic_ns() + PATIENCE_NS;
@@ -399,7 +403,8 @@ fn push(
         }
     }
     if !all {
-        // The way back has a timeout of its own: what the peer's kernel still holds comes as soon as there is room.
+        // The way back has a timeout of its own: bytes that the peer's kernel still holds come as
+        // soon as there is room.
         let end = monotonic_ns().saturating_add(ROLL_BACK_NS);
         return if consume(fd, pushed, end) == pushed { Outcome::Stuck } else { Outcome::Lost };
     }
@@ -426,7 +431,7 @@ fn collect(
     let consumed = sink.consumed(fd).ok();
     let room = consumed.and_then(|c| sent.checked_sub(c)).map(|unread| unread + half.size());
     let Some(room) = room.filter(|room| *room <= COLLECT_MAX) else { return Outcome::Stuck };
-    // What the carrier holds fits in there again; the ring's bytes come on top, with the kernel's
+    // The carrier's bytes fit in there again; the ring's bytes come on top, with the kernel's
     // overhead. Once bytes have been taken out there is no way back, so this is asked before.
     let (_, head) = sink.rx.cursors();
     let ringed = half.position(What::Bytes).wrapping_sub(head);
@@ -441,9 +446,9 @@ fn collect(
     }
 }
 
-/// Follows the lanes as far as they are written, and takes everything on the way. `sent`: all that the
-/// kernel has taken at the other end, if what is on the kernel lane in the end is to be taken too. False:
-/// bytes are lost.
+/// Follows the lanes as far as they are written, and takes everything on the way. `sent`: all that
+/// the kernel has taken at the other end, if the bytes on the kernel lane in the end are to be
+/// taken too. False: bytes are lost.
 #[allow(clippy::too_many_arguments, reason = "one call, from where all of it is at hand")]
 fn take_out(
     conn: &Conn,
@@ -581,7 +586,8 @@ impl Heap {
 
     /// Memory that a forked process sees, too.
     pub(crate) fn shared(size: usize) -> Option<Self> {
-        // SAFETY: the forked process, a relay, reads what it is told to, which is when this one has stopped writing.
+        // SAFETY: the forked process, a relay, reads as many bytes as it is told, after this one
+        // has stopped writing.
         Some(Self { memory: unsafe { Zeros::shared(size) }?, used: 0, overflowed: false })
     }
 
@@ -591,7 +597,7 @@ impl Heap {
         self.memory.get(..count).unwrap_or(&[])
     }
 
-    /// What is free.
+    /// The free part.
     pub(crate) fn free(&mut self) -> &mut [u8] {
         self.memory.get_mut(self.used..).unwrap_or(&mut [])
     }
@@ -674,8 +680,8 @@ impl Scatter for Heap {
     }
 }
 
-/// The other end's socket, if this process may have it and it is provably that. Under a filter nobody asks: the filters
-/// of service managers refuse or kill for `pidfd_getfd`.
+/// The other end's socket, if this process may have it and it is provably that. Under a filter this
+/// does not ask: the filters of service managers refuse `pidfd_getfd`, or kill for it.
 fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
     if filter::is_there() {
         return None;

@@ -1,6 +1,7 @@
-//! Who else may have a connection's socket open, as the kernel tells: asked before a connection may earn lanes.
+//! Which other processes may have a connection's socket open, by the kernel's word: asked before a
+//! connection may earn lanes.
 //!
-//! Called by [`crate::migration::promote`]. What family memory tells of family members:
+//! Called by [`crate::migration::promote`]. Family memory's word on family members:
 //! [`crate::conn::sharing`].
 
 use core::sync::atomic::Ordering;
@@ -27,17 +28,19 @@ pub(crate) fn has_let_go(fd: c_int, pid: i32) -> bool {
 }
 
 /// Whether a process outside the family may still use a connection: an ancestor of the process, or
-/// who gave it to us; for one that a family member took out of the family's sight, anybody. Asked when
-/// the connection has earned a meeting.
+/// the process that passed it on; for one that a family member took out of the family's sight, any
+/// process. Asked when the connection has earned a meeting.
 #[cold]
 pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     let (Ok(inode), Some(row)) = (fd::inode(fd), conn.row()) else { return true };
-    // Asked also where everybody is: a descriptor on its way in a message is in nobody's table.
+    // Asked also where all processes are: a descriptor on its way in a message is in no process's
+    // table.
     if socket_tags::is_announced(fd) {
         return true;
     }
     let mut search = Search::new(inode);
-    // By a number of which we know nothing: it came more than once, or lies beyond what is looked at.
+    // By a number that is not in the table: it came more than once, or lies beyond the range that
+    // is searched.
     if search.here(|number| table::entry(number) == Some(Entry::Conn(conn.index()))) != Held::No {
         return true;
     }

@@ -1,4 +1,4 @@
-//! What a program does with a descriptor that keeps its connection on the kernel lane for good.
+//! Uses of a descriptor that keep its connection on the kernel lane for good.
 //!
 //! Called by `api` for the hooks, and by `lifecycle`.
 
@@ -32,8 +32,8 @@ pub enum Incompatible {
     Kernels,
 }
 
-/// Moves a connection to the kernel lane for good. False: what is unread could not be handed over, and who was to have
-/// it must not have it.
+/// Moves a connection to the kernel lane for good. False: the unread bytes could not be handed
+/// over, and the process that was to have the connection must not have it.
 pub fn fall_back(fd: c_int, why: Incompatible) -> bool {
     let (reason, next) = match why {
         Incompatible::Stdio => (Reason::Stdio, Some(NextReader::Stranger)),
@@ -57,8 +57,9 @@ pub(crate) fn leave_for(fd: c_int, leaving: &Leaving) -> bool {
     leave(fd, leaving.reason, leaving.hands_over.then_some(NextReader::Ourselves))
 }
 
-/// Moves what `fd` names to the kernel lane for good, whatever stage it is in. Without an next our own calls read it,
-/// which deliver ring bytes first. False: as of [`handover::leave_to`].
+/// Moves the connection that `fd` names to the kernel lane for good, in any stage. Without a next
+/// reader our own calls read it, which deliver ring bytes first. False: as of
+/// [`handover::leave_to`].
 pub(crate) fn leave(fd: c_int, reason: Reason, next: Option<NextReader>) -> bool {
     if process::is_ours() {
         leave_here(fd, reason, next, |_| true)

@@ -42,10 +42,10 @@ const READER_PAUSE_NS: u32 = 50_000;
 const STREAM_CALLS: u32 = 3;
 /// Sends of a connection that give the CPU away while the meeting goes on.
 const YIELDS: u32 = 64;
-/// How long they may take in all, beyond what pauses may: on a machine with much to do one alone
-/// takes as long as the scheduler's slices of others are.
+/// How long they may take in all, beyond the limit of pauses: on a busy machine one alone takes as
+/// long as the scheduler's slices of others are.
 const YIELDED_NS: u32 = 2_000_000;
-/// Doublings of the distance between pauses that nobody answered.
+/// Doublings of the distance between pauses to which no peer answered.
 const BACKOFF_MAX: u32 = 10;
 
 /// When a sender that does not block may pause for long again, in nanoseconds: an event loop with
@@ -55,7 +55,7 @@ static NEXT_LONG_NS: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU32 = AtomicU32::new(0);
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
-/// The descriptor that tells of the other end's next step; −1 none.
+/// The descriptor that shows the other end's next step; −1 none.
 pub(crate) fn expects(conn: &Conn) -> i32 {
     if conn.stage() != Stage::Meeting {
         return -1;

@@ -55,23 +55,24 @@ const PATIENT_EVERY: u32 = 16;
 /// alone would not do: a sender of small messages makes thousands before its reader has run once.
 const GIVE_UP_TICKS: u32 = 2048;
 const GIVE_UP_NS: u64 = 2_000_000_000;
-/// Meetings after that one, of a connection that nobody came to meet: an end that the machine starves may have been late.
-/// Each is waited for twice as long as the one before, and begins when four times as much time has passed.
+/// Meetings after that one, of a connection whose other end did not come: an end that the machine
+/// starves may have been late. Each is waited for twice as long as the one before, and begins when
+/// four times as much time has passed.
 const AGAIN_MOST: u32 = 4;
 /// Calls between two looks whether it is time.
 const AGAIN_EVERY: u32 = 1024;
 /// Beyond that many calls only one in so many looks at the clock and takes a step.
 const LATE_EVERY: u32 = 128;
-/// Calls between two attempts when something transient stood in the way; calls that move much count for
-/// one more per so many bytes. After a fork, which is over sooner, an attempt is made after two calls, four,
-/// eight, and so on up to this.
+/// Calls between two attempts when a transient condition prevented one; calls that move much count
+/// for one more per so many bytes. After a fork, which is over sooner, an attempt is made after two
+/// calls, four, eight, and so on up to this.
 const RETRY_TICKS: u32 = 256;
 /// [`Conn::ticks`] of a candidate whose holders have just changed.
 pub(crate) const SOON: u32 = 1;
 const RETRY_BYTES: usize = 512;
 /// Bytes of a read after which it is worth asking how much more there is.
 const LARGE_READ: usize = 4096;
-/// Longest message either way, header included.
+/// Longest message in each direction, header included.
 const MESSAGE_SIZE: u32 = sdp_fabric_shm::endpoint::MESSAGE_MAX as u32;
 
 /// After a successful call of `moved` bytes on a connection that is not attached yet; `more` bytes of the
@@ -131,7 +132,7 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if before != 0 && attempts(after) == attempts(before) {
         return;
     }
-    // To find out what other process may have it open is dear.
+    // Finding out which other process may have it open is expensive.
     let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
     if is_dear && before != 0 && !(after / RETRY_TICKS).is_power_of_two() {
         return;
@@ -173,7 +174,8 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     };
     let is_candidate = {
         let _section = section::Guard::enter();
-        // Under its lock: the ends may have met by another thread's steps, and what is to be proven since stays.
+        // Under its lock: the ends may have met by another thread's steps, and the proof that is
+        // needed since stays.
         conn.try_meeting(|_| {
             let is_candidate = conn.stage() == Stage::Candidate;
             if is_candidate {
@@ -210,7 +212,7 @@ fn tick(conn: &Conn, fd: i32) {
     }
 }
 
-/// After a call on a connection that nobody came to meet.
+/// After a call on a connection whose other end did not come to meet it.
 #[cold]
 fn again(conn: &Conn) {
     // A count that two threads lose does no harm; a locked addition would be dear on every call.
@@ -281,8 +283,8 @@ fn tick_now(conn: &Conn, fd: i32) {
     step(conn, fd, false);
 }
 
-/// One step of the meeting; `is_last`: nobody waits any longer. What the other end has said by now counts, or it would be
-/// attached alone.
+/// One step of the meeting; `is_last`: no call waits any longer. Packets of the other end that have
+/// come by now count, or it would be attached alone.
 #[cold]
 fn step(conn: &Conn, fd: i32, is_last: bool) {
     let _section = section::Guard::enter();
@@ -311,8 +313,8 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         let (was_idle, was_joining) = (meeting.is_idle(), meeting.is_joining());
         let stepped = step_by_name(conn, fd, tuple, meeting, is_last && !was_idle);
         if was_idle && (is_last || !meeting.is_idle()) {
-            // Nobody had accepted the connection, or there was something else to wait for: only now the other end
-            // can come.
+            // The connection had not been accepted, or there was something else to wait for: only
+            // now the other end can come.
             conn.looked.store(monotonic_ns(), Ordering::Relaxed);
         }
         let refusal = match stepped {
@@ -342,8 +344,8 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
             }
             Step::Pending => None,
         };
-        // Before the lock is free: another thread that found the stage as it was would begin anew, and this
-        // one would then call that off, perhaps when the other end has been told yes.
+        // Before the lock is free: another thread that found the old stage would begin anew, and
+        // this one would then end that meeting, perhaps when the other end has its consent.
         if let Some(refusal) = refusal {
             failed(conn, refusal);
         }
@@ -358,7 +360,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
     }
     if conn.stage() == Stage::Attached {
         // At once, not at the next call: the sender may be waiting for it. A thread that enters the
-        // kernel from here on sees the stage; who did before is seen.
+        // kernel from here on sees the stage; one that did before is seen.
         fence(Ordering::SeqCst);
         pause::met();
         let _ = receive::with_sink(conn, |sink, _, _, half| {
@@ -454,7 +456,8 @@ fn hello(tuple: &Tuple) -> [u8; HELLO_LEN] {
     bytes
 }
 
-/// Takes what the meeting brought, if the other end's Hello makes sense. Under the meeting's lock.
+/// Takes the attachment of the meeting, if the other end's Hello makes sense. Under the meeting's
+/// lock.
 fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let receive_size = match &attachment.hello {
         PeerHello::Hello(bytes) => Hello::parse(bytes).map(|h| h.receive_size),
@@ -547,7 +550,8 @@ fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerI
     }
     let link = ShmLink::new(segment, usize::from(side));
     link.own().note_socket(fd as u32 + 1);
-    // Before the other end may send on the lane: what it says of its sleepers (O10), another thread may say at once.
+    // Before the other end may send on the lane: another thread may declare its sleepers (O10) at
+    // once.
     crate::wake::interest::attached(conn);
     link.own().attach();
 }
@@ -557,14 +561,14 @@ fn is_out_of_sight(conn: &Conn) -> bool {
     conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire) & row_flag::OUT_OF_SIGHT != 0)
 }
 
-/// Gives back what a meeting brought. The other end is attached, or will be.
+/// Gives back the attachment of a meeting. The other end is attached, or will be.
 fn refuse(attachment: Attachment) -> bool {
     return_segment(attachment.segment, attachment.side)
 }
 
 fn return_segment(segment: MappedSegment, side: u8) -> bool {
     segment.disown(side);
-    // SAFETY: nobody else has seen the mapping.
+    // SAFETY: nothing else has seen the mapping.
     unsafe { segment.unmap() };
     false
 }

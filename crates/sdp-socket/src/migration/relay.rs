@@ -2,26 +2,30 @@
 //!
 //! Called by [`super::handover`] alone.
 //!
-//! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is refused to
-//! us, or its end has closed), somebody who knows only the kernel's stream would miss them. Then the
-//! program's numbers are made to name one end of a private connection over loopback. A forked process, in
-//! nobody's way, sends the unread bytes into its other end, and goes on pumping between that and the
-//! carrier, both ways, until both have ended.
+//! Where bytes unread in a ring cannot be put back into the carrier's stream (the peer's socket is
+//! refused to us, or its end has closed), a reader that knows only the kernel's stream would miss
+//! them. Then the program's numbers are made to name one end of a private connection over loopback.
+//! A forked process, which hinders no other one, sends the unread bytes into its other end, and
+//! goes on pumping between that and the carrier, both ways, until both have ended.
 //!
-//! Everything that can fail is made before the first byte is taken out of the ring ([`Relay::new`]): the
-//! connection, memory for the bytes, and the process, which is told when they are there
-//! ([`Relay::replace`]). Should it be killed, both connections are reset: nobody takes that for an end.
+//! Everything that can fail is made before the first byte is taken out of the ring
+//! ([`Relay::new`]): the connection, memory for the bytes, and the process, which gets a word when
+//! they are there ([`Relay::replace`]). Should it be killed, both connections are reset: no reader
+//! takes that for an end.
 //!
-//! Where somebody else has the carrier as well (a parent that starts a program with it), nothing may be taken out of the
-//! ring. If the peer is gone, the image's numbers get a private connection with a copy of all that is unread, and its end;
-//! whoever reads the carrier through the library does so as if there were no image ([`give_copy`]).
+//! Where another process has the carrier as well (a parent that starts a program with it), nothing
+//! may be taken out of the ring. If the peer is gone, the image's numbers get a private connection
+//! with a copy of all unread bytes, and its end; a process that reads the carrier through the
+//! library does so as if there were no image ([`give_copy`]).
 //!
-//! So it is with a connection to another host whose other end does not answer who leaves ([`guarded`]): there the process
-//! reads and writes the carrier with the halves of the library, until no marker comes any more ([`Reader`]).
+//! So it is with a connection to another host whose other end does not answer an end that leaves
+//! ([`guarded`]): there the process reads and writes the carrier with the halves of the library,
+//! until no marker comes any more ([`Reader`]).
 //!
-//! This is the one exception to the rule that the program's descriptor is its kernel socket for ever: names
-//! that the kernel tells are those of the private connection. It refuses where anybody else of this process could use
-//! the connection meanwhile, and where the program waits for it by epoll.
+//! This is the one exception to the rule that the program's descriptor is its kernel socket for
+//! ever: the kernel returns the addresses of the private connection. It refuses where another
+//! thread of this process could use the connection meanwhile, and where the program waits for it by
+//! epoll.
 
 use core::{
     mem::size_of,
@@ -54,16 +58,16 @@ use crate::{
 const STRANGERS_MAX: u32 = 16;
 /// How long loopback may take to connect.
 const PATIENCE_NS: u64 = 500_000_000;
-/// Bytes on their way in one direction.
+/// Bytes in flight in one direction.
 const BUFFER: usize = 64 * 1024;
 /// How often, and how long apart, it is asked whether bytes have come over loopback.
 const ACK_LOOKS: u32 = 20;
 const ACK_SLEEP_NS: i64 = 1_000_000;
 /// How long apart in the end, where the receiver takes its time.
 const DELIVERY_SLEEP_NS: i64 = 500_000_000;
-/// The longest sleep of a relay that poll tells of what cannot be moved.
+/// The longest sleep of a relay where poll reports bytes that cannot be moved.
 const SLEEP_MAX_NS: i64 = 100_000_000;
-/// Signals that a relay blocks also when it sleeps: what its own calls cause (SIGPIPE).
+/// Signals that a relay blocks also when it sleeps: those that its own calls cause (SIGPIPE).
 const ASLEEP: u64 = 1 << (libc::SIGPIPE - 1);
 /// How long a relay moves nothing before a signal may end it; less than a second.
 const QUIET_NS: i64 = 999_999_999;
@@ -75,11 +79,11 @@ const CLOSED_BY_HAND: c_int = 4096;
 static CHILDREN: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 static NEXT_CHILD: AtomicU32 = AtomicU32::new(0);
 
-/// A relay that waits for what it is to deliver.
+/// A relay that waits for the bytes to deliver.
 pub(crate) struct Relay {
     /// The program's end of the private connection.
     ours: OwnedFd,
-    /// Tells the process how many bytes there are; closed without, it ends.
+    /// Tells the process how many bytes there are; if it is closed without that, the process ends.
     word: OwnedFd,
     /// The unread bytes; shared with the process.
     pub(crate) unread: Heap,
@@ -102,8 +106,8 @@ impl Relay {
         child.goes_on().then_some(Self { ours, word, unread })
     }
 
-    /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller has the
-    /// connection falling back, in a section, with nobody else inside its lanes.
+    /// Puts the program's end in the place of the carrier. False: the bytes are lost. The caller
+    /// has the connection falling back, in a section, with no other thread inside its lanes.
     pub(crate) fn replace(self, conn: &Conn) -> bool {
         let count = (self.unread.bytes().len() as u64).to_ne_bytes();
         if fd::write(self.word.raw(), &count) != Ok(count.len()) {
@@ -114,8 +118,9 @@ impl Relay {
     }
 }
 
-/// In the place of a connection to another host, which does not answer somebody who leaves: the relay reads and writes the
-/// guarded carrier until it does. `None`: no relay is to be had, and nothing has changed. False: the connection was reset.
+/// In the place of a connection to another host that does not answer an end that leaves: the relay
+/// reads and writes the guarded carrier until it does. `None`: no relay is possible, and nothing
+/// has changed. False: the connection was reset.
 pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     let (ours, other) = pair()?;
     copy_options(carrier, ours.raw());
@@ -168,7 +173,7 @@ pub(crate) fn give_copy(
     {
         rest = rest.get(sent..).unwrap_or(&[]);
     }
-    // What has not come over yet somebody must keep a socket for.
+    // For bytes that have not come over yet a process must keep a socket.
     let has_come = rest.is_empty() && has_come_over(other.raw());
     if has_come {
         carrier::set_reset_on_close(other.raw(), is_reset);
@@ -198,8 +203,8 @@ fn put_for_image(conn: &Conn, fd: c_int, number: c_int) {
     }
 }
 
-/// As [`give_copy`], with what says ECONNRESET to whoever reads or writes first, and has ended then: needs no network,
-/// which may be what is forbidden here.
+/// As [`give_copy`], with a stream that gives ECONNRESET to the first read or write, and has ended
+/// then: it needs no network, which may be forbidden here.
 pub(crate) fn give_error(conn: &Conn, carrier: c_int, number: c_int) -> bool {
     let Some(ours) = broken() else { return false };
     copy_options(carrier, ours.raw());
@@ -321,7 +326,7 @@ fn copy_options(from: c_int, to: c_int) {
     }
 }
 
-/// Makes `number` name what `fd` names, and keeps whether it is closed by exec.
+/// Makes `number` name the same as `fd`, and keeps whether exec closes it.
 fn put(fd: c_int, number: c_int) {
     let flags = fd::descriptor_flags(number).unwrap_or(0);
     let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
@@ -356,16 +361,16 @@ fn range(bytes: &[u8]) -> Range<usize> {
     at..at + bytes.len()
 }
 
-/// What [`start_process`] has made.
+/// The result of [`start_process`].
 struct Child {
     pid: i32,
     /// It is the relay itself.
     is_relay: bool,
 }
 
-/// Starts a process that does `work` and ends. Nobody waits for it: it is the child of a child that has ended. Where that
-/// would come to this process, as orphans of it do, it is a child that no wait finds: it sends no signal when it ends. Of
-/// this process's memory it keeps `kept`. [`Child::goes_on`] follows.
+/// Starts a process that does `work` and ends. No process waits for it: it is the child of a child
+/// that has ended. Where this process adopts orphans, it is a child that no wait finds: it sends no
+/// signal when it ends. Of this process's memory it keeps `kept`. [`Child::goes_on`] follows.
 fn start_process(kept: [Range<usize>; 4], work: &mut dyn FnMut()) -> Option<Child> {
     // No handler of the program runs in the copy.
     let _section = section::Guard::enter();
@@ -385,7 +390,8 @@ fn start_process(kept: [Range<usize>; 4], work: &mut dyn FnMut()) -> Option<Chil
         };
         if worker == Ok(0) {
             be_nobodys_child();
-            // SAFETY: the only thread of a copy, of which it uses this function's stack and what the caller names.
+            // SAFETY: the only thread of a copy, of which it uses this function's stack and the
+            // ranges that the caller names.
             unsafe { memory::keep_only(kept) };
             work();
         }
@@ -435,8 +441,8 @@ fn exit(code: c_int) -> ! {
     sdp_sys::pid::exit(code)
 }
 
-/// A process that goes on by itself, whatever becomes of those that it came from. Signals do what they do to a process that
-/// has said nothing of them, when it sleeps in [`sleep_for`].
+/// A process that goes on by itself, whatever becomes of those that it came from. Signals have
+/// their default effect when it sleeps in [`sleep_for`].
 fn be_nobodys_child() {
     let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &u64::MAX);
     for signal in 1..=64 {
@@ -463,7 +469,8 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
         return;
     }
     let _ = fd::shutdown(other, libc::SHUT_WR);
-    // Until it is closed, or something is sent that nobody receives: a reset, as where the peer is gone.
+    // Until it is closed, or bytes come that are never received: a reset, as where the peer is
+    // gone.
     sleep(other, libc::POLLIN);
     let mut byte = [0];
     if receive(other, &mut byte) == Ok(0) {
@@ -471,7 +478,7 @@ fn deliver_until_it_ends(other: c_int, mut rest: &[u8], is_reset: bool) {
     }
 }
 
-/// A reset goes behind the last byte, unless nobody wants that any more.
+/// A reset goes behind the last byte, unless no reader wants that any more.
 fn await_delivery(other: c_int) {
     let mut sleep_ns = ACK_SLEEP_NS;
     let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &ASLEEP);
@@ -486,8 +493,8 @@ fn sleep(fd: c_int, events: i16) {
     sleep_for(&mut [libc::pollfd { fd, events, revents: 0 }]);
 }
 
-/// Waits for descriptors, however long it takes. A signal may end the process when nothing has come for a while: so what is
-/// under way arrives.
+/// Waits for descriptors, however long it takes. A signal may end the process when nothing has come
+/// for a while: so bytes in flight arrive.
 fn sleep_for(polls: &mut [libc::pollfd]) {
     if fd::poll(polls, Some(QUIET_NS)) == Ok(0) {
         let _ = kernel::poll_with_mask(polls, &ASLEEP);
@@ -498,10 +505,10 @@ fn sleep_for(polls: &mut [libc::pollfd]) {
 struct Flow<'a> {
     from: c_int,
     to: c_int,
-    /// Goes before what `from` brings.
+    /// Goes before the bytes that `from` brings.
     first: &'a [u8],
     buffer: &'a mut [u8],
-    /// What of the buffer is still to be sent.
+    /// The part of the buffer that is still to be sent.
     held: Range<usize>,
     /// `from` has ended.
     has_ended: bool,
@@ -519,7 +526,7 @@ impl<'a> Flow<'a> {
         Self { from, to, first, buffer, held: 0..0, has_ended, is_done, is_held_up, is_broken }
     }
 
-    /// What is still to be sent.
+    /// The bytes still to be sent.
     fn rest(&self) -> &[u8] {
         if self.first.is_empty() {
             self.buffer.get(self.held.clone()).unwrap_or(&[])
@@ -528,7 +535,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// What this direction waits for at descriptor `fd`.
+    /// The events for which this direction waits at descriptor `fd`.
     fn wish(&self, fd: c_int) -> i16 {
         let sends = !self.rest().is_empty();
         match self.is_done || self.is_broken {
@@ -538,7 +545,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Moves what can be moved now; whether something has. `from` and `to`: which of both ends is guarded.
+    /// Moves all bytes that it can now; whether it moved some. `from` and `to`: which of both ends
+    /// is guarded.
     fn move_bytes(
         &mut self,
         from: Option<&Reader<'_>>,
@@ -623,7 +631,7 @@ fn pump_until_both_end(
     buffers: &mut Buffers,
     mut guard: Option<Reader<'_>>,
 ) {
-    // An end that nobody has spoken is a reset, also when this process is killed.
+    // An end that was not announced is a reset, also when this process is killed.
     carrier::set_reset_on_close(carrier, true);
     carrier::set_reset_on_close(other, true);
     let [inward, outward] = buffers.split();
@@ -637,14 +645,14 @@ fn pump_until_both_end(
             None => {}
             Some(Some(Next::Plain)) => (guard, may_end) = (None, true),
             Some(Some(Next::Guarded { may_end: may, events })) => {
-                // Who has ended his stream answers no more.
+                // A program that has ended its stream does not answer any more.
                 (may_end, owed) = (may || inward.is_done, events);
             }
-            // What has come is delivered all the same.
+            // Bytes that have come are delivered all the same.
             Some(None) => outward.is_broken = true,
         }
         let has_failed = outward.is_broken;
-        // Of a marker a part may be there, which poll would tell again and again.
+        // A part of a marker may be there, which poll would report again and again.
         if has_moved {
             sleep_ns = 0;
         } else {
@@ -673,7 +681,7 @@ fn pump_until_both_end(
         has_moved = inward.move_bytes(guard, None, true);
         has_moved |= outward.move_bytes(None, guard, may_end);
         let [is_carrier_over, is_other_over] = is_over;
-        // Whose program has ended its stream and gone still has that to say.
+        // The announcement of a program that has ended its stream and gone is still to be sent.
         let is_gone = is_other_over && (!outward.has_ended || outward.is_done);
         let brings_nothing = inward.is_broken || !has_moved && (is_gone || is_failing);
         let takes_nothing = outward.is_broken || outward.is_held_up || is_carrier_over;

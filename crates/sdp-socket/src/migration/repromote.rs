@@ -48,7 +48,7 @@ fn consider(conn: &ConnGuard) {
     if family.is_held_by_others(slot, row) || !is_drained(conn) {
         return;
     }
-    // Nobody enters the library's lanes from here on; who is in there is counted.
+    // No call enters the library's lanes from here on; calls that are in there are counted.
     if !conn.change_stage(Stage::Attached, Stage::Kernel) {
         return;
     }

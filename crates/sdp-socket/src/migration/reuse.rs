@@ -1,12 +1,13 @@
-//! The meeting of two processes that have met before: in shared memory, with a segment that has been used already.
+//! The meeting of two processes that have met before: in shared memory, with a segment that has
+//! been used already.
 //!
 //! Called by [`super::promote`] at each step of a meeting.
 //!
 //! [`sdp_fabric_shm::pool`] keeps segments of connections that have ended. This module decides
-//! which may be kept, when a connection tries that way first, and proves what the offer slot says
-//! by the kernel: the carrier's other end is the socket that sock_diag tells, and the process with
-//! which the segment is shared holds it. It refuses to wait for long: a step that finds nothing
-//! leads to the meeting by name after a few calls.
+//! which may be kept, when a connection tries that way first, and proves the words of the offer
+//! slot by the kernel: the carrier's other end is the socket that sock_diag shows, and the process
+//! with which the segment is shared holds it. It refuses to wait for long: a step that finds
+//! nothing leads to the meeting by name after a few calls.
 
 use core::sync::atomic::Ordering;
 
@@ -24,12 +25,12 @@ use crate::{
 };
 use sdp_sys::fd;
 
-/// Calls after which an offer that nobody took is withdrawn.
+/// Calls after which an offer that was not taken is withdrawn.
 const OFFER_TICKS: u32 = 16;
 /// Calls for which the end that accepted the connection waits for an offer, if it may expect one.
 const LOOK_TICKS: u32 = 3;
 
-/// What came of a step.
+/// The outcome of a step.
 pub(crate) enum Outcome {
     /// Nothing: meet by name.
     None,
@@ -95,13 +96,13 @@ fn has_its_addresses_alone(conn: &Conn, fd: i32) -> bool {
     !conn.has(flag::BOUND) && device() == Ok(0)
 }
 
-/// Whether the process is one of which nobody saw how it was made.
+/// Whether the process is one whose making the library did not see.
 fn is_unseen_child() -> bool {
     sdp_sys::pid::current() as u32 != process::pid()
 }
 
-/// Whether the connection may be met on an offer slot. Not in a child of a fork that nobody saw,
-/// which has the offer slots of its parent.
+/// Whether the connection may be met on an offer slot. Not in a child of a fork that the library
+/// did not see, which has the offer slots of its parent.
 fn may_come(conn: &Conn, fd: i32) -> bool {
     !is_unseen_child() && has_its_addresses_alone(conn, fd)
 }
@@ -139,7 +140,7 @@ fn await_answer(conn: &Conn, fd: i32, tuple: &Tuple, lease: u32) -> Outcome {
     proven.map_or_else(Outcome::Failed, |_| Outcome::None)
 }
 
-/// The end that takes what the other one offers.
+/// The end that takes the other one's offer.
 fn take(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) -> Outcome {
     match prove(conn, fd, tuple, &offer) {
         Ok(true) => {}
@@ -156,8 +157,9 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) -> Outcome {
     Outcome::Attached(offer)
 }
 
-/// Whether the process with which the segment is shared holds the connection's other end, and that is of the user
-/// that both processes had when they met by name. The same of our own end is for the other process to prove.
+/// Whether the process with which the segment is shared holds the connection's other end, and that
+/// is of the user that both processes had when they met by name. The other process has to prove the
+/// same of our own end.
 ///
 /// One that can read our memory is believed that it holds an end of these addresses, and held it when it said so.
 /// Both ends look, each after the other's word, whether their own is still connected; so there was a

@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// `splice` with a connection at one end: the kernel can only move carrier bytes, so the connection
-/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over first. False: it
-/// would read past what is unread, or write among wake bytes.
+/// leaves its lanes; where the kernel is to read, ring bytes that are still unread are handed over
+/// first. False: it would read past unread bytes, or write among wake bytes.
 pub(crate) fn prepare(conn: &ConnGuard, half: Half) -> bool {
     match conn.stage() {
         // The kernel can only move carrier bytes, and would miss or break markers.

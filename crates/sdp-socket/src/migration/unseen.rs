@@ -3,10 +3,11 @@
 //!
 //! Called by `readiness`, by `lifecycle/adopt.rs` and by [`super::promote`].
 //!
-//! A wait on such a set is the kernel's alone, which knows nothing of rings. So what is in one is
-//! on the kernel lane for good (reason `unseen-set`). A registration that is made here is seen. One
-//! that another process made, on the same set, of a connection that came to this process as well or
-//! went through other hands, is not: such connections have no lanes while there may be such a set.
+//! A wait on such a set is the kernel's alone, which knows nothing of rings. So every connection in
+//! one is on the kernel lane for good (reason `unseen-set`). A registration that is made here is
+//! seen. The library does not see a registration that another process made, on the same set, of a
+//! connection that came to this process as well or went through other hands: such connections have
+//! no lanes while there may be such a set.
 
 use libc::c_int;
 use sdp_stats::Reason;
@@ -28,7 +29,8 @@ use crate::{
     },
 };
 
-/// Whether a number that the table does not know as a set is one. Where nobody tells, it may be.
+/// Whether a number that the table does not know as a set is one. Where the kernel does not show
+/// it, it may be.
 fn may_be_set(fd: c_int) -> bool {
     table::entry(fd).is_none()
         && match procfs::kind(fd) {
@@ -44,7 +46,7 @@ pub(crate) fn about_to_have(set_fd: c_int, fd: c_int) {
     let Some(Entry::Conn(index)) = table::entry(fd) else { return };
     let is_listener = conn::get(index).is_none_or(|conn| conn.stage() == Stage::Listener);
     if !is_listener && may_be_set(set_fd) {
-        // The kernel's eyes are a stranger's: what is in the ring has to come before them.
+        // The kernel reads like a stranger: the bytes in the ring have to come before its own.
         incompatible::leave(fd, Reason::UnseenSet, Some(NextReader::Stranger));
     }
 }

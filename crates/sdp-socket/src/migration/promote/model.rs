@@ -1,10 +1,11 @@
 //! A model of a fork while another thread takes steps of a meeting: `begin`, `tick_now` and `attach` against
 //! `inherit::prepare_connections`.
 //!
-//! All of it is the model's, one atomic operation or system call a step; memory is sequential, for which the
-//! code has its fences. The fork looks at a meeting until its step is over, which the library bounds: what is
-//! not over by then the child forgets, but the parent may attach what its child holds too. Promises: no
-//! meeting goes on in two processes, and no connection is attached when a child holds it.
+//! All of it is the model's, one atomic operation or system call a step; memory is sequential, for
+//! which the code has its fences. The fork looks at a meeting until its step is over, which the
+//! library bounds: the child forgets a step that is not over by then, but the parent may attach a
+//! connection that its child holds too. Promises: no meeting goes on in two processes, and no
+//! connection is attached when a child holds it.
 
 use std::{format, string::String, vec::Vec};
 
@@ -25,7 +26,7 @@ enum Twin {
     CountsLate,
     /// A fork passes by a meeting that another thread is busy with.
     PassesBy,
-    /// A meeting that is over attaches without asking who holds the connection.
+    /// A meeting that is over attaches without asking which processes hold the connection.
     AsksNobody,
     /// A fork abandons the meeting without the lock.
     AbandonsWithoutLock,

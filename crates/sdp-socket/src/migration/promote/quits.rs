@@ -1,9 +1,10 @@
 //! A model of a meeting that one thread ends, by giving up or by calling it off, while another takes steps of it: `step`
 //! against its own last one and against `demote::call_off`.
 //!
-//! All of it is the model's, one atomic operation or system call a step; memory is sequential, for which the code has its
-//! fences. Promises: a connection that is on TCP for good has nothing of a meeting open, by which the other end could still
-//! attach, and what the other end had answered before is taken.
+//! All of it is the model's, one atomic operation or system call a step; memory is sequential, for
+//! which the code has its fences. Promises: a connection that is on TCP for good has nothing of a
+//! meeting open, by which the other end could still attach, and an earlier answer of the other end
+//! is taken.
 
 use std::{format, string::String, vec::Vec};
 
@@ -16,13 +17,13 @@ use crate::conn::Stage;
 enum Twin {
     /// None.
     Faithful,
-    /// Who gives up changes the stage when the lock is free again.
+    /// A thread that gives up changes the stage when the lock is free again.
     LeavesTheStageLater,
-    /// Who gives up does not take what is there.
+    /// A thread that gives up does not take the packets that are there.
     DoesNotLook,
-    /// Who calls off abandons first, and changes the stage then.
+    /// A thread that ends a meeting abandons first, and changes the stage then.
     AbandonsFirst,
-    /// Who took a step does not look at the stage again when the lock is free.
+    /// A thread that took a step does not look at the stage again when the lock is free.
     LooksNotAgain,
 }
 
@@ -63,7 +64,7 @@ struct S {
     is_open: bool,
     /// The other end has answered, and is attached.
     is_answered: bool,
-    /// It was told that nothing comes of it.
+    /// It has the refusal.
     is_told: bool,
     meeter: Meeter,
     ticks: u8,
@@ -108,7 +109,7 @@ impl Quits {
             Meeter::LooksAgain if s.stage == Stage::Kernel as u32 => Meeter::LocksAgain,
             Meeter::LooksAgain => Meeter::LooksEarly,
             Meeter::LocksAgain => {
-                // One step: nobody else wants anything of it by now but to abandon it.
+                // One step: no other thread wants anything of it by now but to abandon it.
                 if !s.is_locked {
                     s.abandon();
                 }
@@ -129,7 +130,7 @@ impl Quits {
                 }
                 Quitter::Locks
             }
-            // It gives up at another call; who calls off cannot wait.
+            // It gives up at another call; a thread that ends a meeting cannot wait.
             Quitter::Locks if s.is_locked && gives_up => Quitter::Done,
             Quitter::Locks if s.is_locked => Quitter::LeavesTheStageLast,
             Quitter::Locks => {

@@ -1,4 +1,4 @@
-//! A model of two processes that believe each other on an offer slot: is what both attach one
+//! A model of two processes that believe each other on an offer slot: do both attach the same
 //! connection?
 //!
 //! All connections here are between the same two addresses, one after another; the client's end of
@@ -6,7 +6,7 @@
 //! without being read from looks like a living one to its process. An offer that is withdrawn costs
 //! its offer slot: the next one is on another. The kernel's part: it has one place for the server's
 //! end. For the client's end it has one as well, but for clients that are bound to a device: beside
-//! those it makes another one, whose coming resets what is at the server's place. Resets come at
+//! those it makes another one, whose coming resets the end at the server's place. Resets come at
 //! any time, at either end. Promise: when both ends of a segment are attached, their sockets are
 //! the ends of one connection.
 
@@ -184,7 +184,8 @@ impl Model for Equals {
     }
 
     fn steps(&self, s: &S, to: &mut Vec<Step<S>>) {
-        // Where no client is left, what is still at the server's place has to be reset first.
+        // Where no client is left, the end that is still at the server's place has to be reset
+        // first.
         let has_room = s.clients & !s.bound == 0 && (s.server == 0 || s.clients != 0);
         if has_room && s.made < MOST {
             let made = s.made + 1;
