@@ -473,7 +473,7 @@ def test_all_are_asked_before_one_is_waited_for(hosts, how):
 
 
 @pytest.mark.integrity
-@pytest.mark.parametrize("how", ["exec", "pass"])
+@pytest.mark.parametrize("how", ["exec", "pass", "child-late", "child-close"])
 @pytest.mark.parametrize(("unread", "end"), [(30_000, "no"), (400_000, "no"), (30_000, "before"), (30_000, "while")])
 def test_a_new_holder_of_a_stream_whose_other_end_does_not_answer(hosts, monkeypatch, how, unread, end):
     """The client is somewhere else until the new holder has what was unread, and has answered it; or it has ended its stream. A

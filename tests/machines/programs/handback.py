@@ -127,6 +127,9 @@ def serve(port, how, at):
         if child == 0:
             if how == "child-exec":
                 become("go-on", sock)
+            if how in ("child-late", "child-close"):
+                go_on(sock.detach())
+                os._exit(0)
             if how == "child-later":
                 time.sleep(0.5)
             if how == "child-after":
@@ -139,7 +142,9 @@ def serve(port, how, at):
             answer(sock, 20)
             os.write(told[1], b"!")
             time.sleep(0.2)
-        if how != "child-waits":
+        if how == "child-close":
+            time.sleep(0.5)  # the child's call is under way
+        if how not in ("child-waits", "child-late"):
             sock.close()
         assert os.waitpid(child, 0)[1] == 0
 

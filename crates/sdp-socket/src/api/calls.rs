@@ -187,6 +187,9 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
         Stage::Attached => attached_route(held),
         Stage::Remote | Stage::Guarded => {
             lifecycle::see(&held, fd);
+            if hosts::is_guarded_copy(&held) {
+                return copied_route(held);
+            }
             Route::Library(held)
         }
         Stage::Kernel | Stage::Candidate | Stage::Meeting => {
@@ -209,6 +212,14 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
 fn attached_route(held: ConnGuard) -> Route {
     demote::join(&held, held.fd());
     Route::Library(held)
+}
+
+/// Of a stream to another host that a fork has copied, and nobody here has used: it becomes plain TCP first, or the number
+/// a relay's.
+#[cold]
+fn copied_route(held: ConnGuard) -> Route {
+    handover::leave_to(&held, held.fd(), Reason::Shared, NextReader::Copy);
+    if held.is_current() { Route::Library(held) } else { Route::Pass }
 }
 
 /// `recv`, `recvfrom` (with no address wanted, or on a connected stream), and `read` of a byte or more.

@@ -8,7 +8,8 @@
 //!   TCP in its next call on it ([`super::hand_back`]), or when it closes it.
 //! * **A child** ends the queue pair for the stream, by the marker DEAD, and hands it back to TCP.
 //!   Messages unread in receive buffers are the same memory in both processes; the parent does not
-//!   touch them meanwhile.
+//!   touch them meanwhile. Where the other end does not answer, a
+//!   relay takes the carrier's place in this child, and the stream is lost to all other processes.
 //!
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
@@ -46,6 +47,8 @@ const LOST: u32 = 6;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
+/// How long a close gives a child to use the connection first.
+const CHILD_NS: u64 = 100_000_000;
 
 /// The use that a caller is about to make of the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub(super) enum Use {
     Look,
     /// To hand it back, with others. Never waits: a call follows.
     Ask,
+    /// To hand it back, in this call, which may wait. A copy becomes the caller's to hand.
+    Leave,
     /// Work beside calls. It is no use of the connection.
     Tend,
 }
@@ -78,7 +83,7 @@ pub(super) fn claim(conn: &Conn, pair: &Pair, what: Use) -> bool {
 
 #[cold]
 fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
-    let may_wait = what == Use::Call;
+    let may_wait = matches!(what, Use::Call | Use::Leave);
     if conn.has(flag::HOSTILE) {
         return false;
     }
@@ -117,11 +122,11 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
             _ if !may_wait && what != Use::Ask => return false,
             (UNCLAIMED, true) if is_current && change(COPY_LEAVES) => {
                 pair.claimed();
-                return !may_wait || leave_for_all(conn, pair, row, conn::number_of(conn));
+                return what != Use::Call || leave_for_all(conn, pair, row, conn::number_of(conn));
             }
             // It was asked with others.
             (COPY_LEAVES, true) if may_wait && pair.is_claimed() => {
-                return leave_for_all(conn, pair, row, conn::number_of(conn));
+                return what == Use::Leave || leave_for_all(conn, pair, row, conn::number_of(conn));
             }
             (UNCLAIMED, true) if !is_current => {
                 change(ASKED);
@@ -183,6 +188,11 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     };
     if !conn.has(flag::UNCERTAIN) && !family.is_held_by_others(slot, index) {
         return false;
+    }
+    // A child that uses it does better: where the other end does not answer, a relay can be had.
+    let end = monotonic_ns() + CHILD_NS;
+    while row.claim.load(Ordering::Acquire) as u32 == UNCLAIMED && monotonic_ns() < end {
+        sdp_sys::time::sleep(SLEEP_NS);
     }
     // A copy that is being handed back lies in this process's receive buffers until that is done.
     if !claim(conn, pair, Use::Call) {

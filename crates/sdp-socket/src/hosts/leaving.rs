@@ -59,7 +59,7 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool)
         return Handed::Lost;
     }
     let Some((_, pair)) = pair::of(conn) else { return Handed::Lost };
-    if !forked::claim(conn, pair, Use::Call) {
+    if !forked::claim(conn, pair, Use::Leave) {
         return Handed::Lost;
     }
     if is_plain(conn) {
@@ -228,8 +228,16 @@ pub(super) fn hand_back_ours(
     Handed::Back
 }
 
+/// A relay has taken the carrier's place, for this process alone.
+pub(crate) fn note_relayed(conn: &Conn) {
+    if let Some((_, pair)) = pair::of(conn) {
+        forked::tell(conn, pair, false);
+    }
+    note_plain(conn, Reason::HandoverStuck);
+}
+
 /// Its stream is plain from here on.
-pub(crate) fn note_plain(conn: &Conn, reason: Reason) {
+fn note_plain(conn: &Conn, reason: Reason) {
     conn.note_reason(reason);
     for direction in [Direction::Send, Direction::Receive] {
         publish::half_demoted(conn, direction, reason);

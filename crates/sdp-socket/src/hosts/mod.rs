@@ -54,7 +54,7 @@ mod watch;
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 use forked::{Use, claim};
-pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_plain};
+pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
 pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
@@ -806,6 +806,11 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
 /// Whether a fork made this process a copy of a guarded stream.
 pub(crate) fn is_copy(conn: &Conn) -> bool {
     is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
+}
+
+/// Whether the next call on the connection hands such a copy back, or waits for another process that does.
+pub(crate) fn is_guarded_copy(conn: &Conn) -> bool {
+    is_copy(conn) && !conn.has(flag::HOSTILE) && !is_plain(conn)
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,

@@ -89,6 +89,9 @@ enum Outcome {
 pub(crate) enum NextReader {
     /// No new one: this process, through libc.
     Ourselves,
+    /// This process, through libc: a fork gave it a copy of a stream to another host. Where the other
+    /// end does not answer, no other copy goes on.
+    Copy,
     /// Another process, or libc for good.
     Stranger,
     /// The image that this process is about to become, by this number. It need not come to that.
@@ -110,7 +113,7 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader)
         if matches!(next, NextReader::Image(_)) {
             reset(conn);
         }
-        return matches!(next, NextReader::Ourselves);
+        return matches!(next, NextReader::Ourselves | NextReader::Copy);
     }
     if conn.link().is_some() {
         publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Shm));
@@ -200,6 +203,7 @@ fn may_be_replaced(conn: &Conn, next: NextReader) -> bool {
     let is_in_use = || conn.users() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
     match next {
         NextReader::Ourselves => false,
+        NextReader::Copy => is_in_sight(conn) && !is_in_use(),
         NextReader::Stranger => is_ours_alone(conn) && !is_in_use(),
         NextReader::Image(_) => is_ours_alone(conn),
     }
@@ -211,9 +215,14 @@ fn is_ours_alone(conn: &Conn) -> bool {
         (Some(row), Some((family, slot))) => !family.is_held_by_others(slot, row),
         _ => false,
     };
+    is_sole && is_in_sight(conn) && process::is_ours()
+}
+
+/// Whether every process that has the carrier uses the library.
+fn is_in_sight(conn: &Conn) -> bool {
     let is_out_of_sight =
         conn.row().is_none_or(|row| row.flags.load(Ordering::SeqCst) & row_flag::OUT_OF_SIGHT != 0);
-    is_sole && !is_out_of_sight && !conn.has(flag::UNCERTAIN | flag::PASSED) && process::is_ours()
+    !is_out_of_sight && !conn.has(flag::UNCERTAIN | flag::PASSED)
 }
 
 /// A private connection takes the carrier's place, with the bytes unread in the ring. False: not to

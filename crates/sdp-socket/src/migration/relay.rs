@@ -34,7 +34,6 @@ use core::{
 };
 
 use libc::{c_int, sockaddr_in};
-use sdp_stats::Reason;
 use sdp_sys::{
     Errno, OwnedFd, fd,
     kernel::{self, End, owned, zeroed},
@@ -136,7 +135,7 @@ pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     });
     let is_started = child.is_some_and(Child::goes_on);
     if is_started {
-        hosts::note_plain(conn, Reason::HandoverStuck);
+        hosts::note_relayed(conn);
         put_everywhere(conn, &ours);
     } else {
         reset(conn);
