@@ -3,10 +3,11 @@
 
 Two guests with soft-RoCE devices; the client is stepped through instruction by instruction
 (`tests/machines/programs/stepped.c`) while the library's own thread and the other end run free. What is received is
-there when it is asked for, and to the client the time stands still while it is stepped through. Counted are the client's user instructions, the few of the program's own loop among them; one that
-repeats itself (`rep movsb`) counts once, so a long copy costs what its bytes cost besides. A post to a soft-RoCE device is a
-system call, where a card has a store: it is told apart. Nothing is timed. A row whose bytes the kernel saw on another
-transport is void, and fails.
+there when it is asked for, and to the client the time stands still while it is stepped through. Counted
+are the client's user instructions, the few of the program's own loop among them; one that repeats itself
+(`rep movsb`) counts once, so a long copy costs what its bytes cost besides. A post to a soft-RoCE device is
+a system call, where a card has a store: it is counted by itself. Nothing is timed. A row whose bytes the
+kernel saw on another transport is void, and fails.
 
     benches/steps.py [--runs N] [--json]
 """

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -324,3 +325,21 @@ def test_waits_for_several_connections_are_counted(ladder, how):
         waits = [line.split() for line in text.splitlines() if line.startswith("sdp_waits_total")]
         assert {line[0].split('how="')[1].split('"')[0] for line in waits} == {"spun", "slept"}
         assert sum(int(line[1]) for line in waits) > 0, text
+
+
+def test_measuring_ports_serve_the_machine_that_asked(ladder):
+    """What `sdp perf serve` starts for one machine: connections of others are closed, and do not count."""
+    command = [ladder.artifacts.sdp, "perf-peer", "server", "--kind", "latency", "--size", "8", "--connections", "1"]
+    command += ["--from", "127.0.0.2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True) as server:
+        try:
+            at = ("127.0.0.1", int(server.stdout.readline()))
+            for stranger in ("127.0.0.1", "127.0.0.3"):
+                with socket.create_connection(at, LIMIT_S, (stranger, 0)) as sock:
+                    assert sock.recv(1) == b"", stranger
+            with socket.create_connection(at, LIMIT_S, ("127.0.0.2", 0)) as sock:
+                sock.sendall(b"measured")
+                assert sock.recv(8, socket.MSG_WAITALL) == b"measured"
+            assert server.wait(LIMIT_S) == 0
+        finally:
+            server.kill()

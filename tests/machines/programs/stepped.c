@@ -1,12 +1,14 @@
 /* User instructions and system calls of one send or one receive over a connection to another machine.
  *
  *   stepped serve ADDRESS PORT
- *   stepped trace COMMAND...                        runs `stepped ask ...`, by way of env if need be, and steps through what counts
- *   stepped ask ADDRESS PORT BYTES                  requests and answers of so many bytes, the last ones between stops
+ *   stepped trace COMMAND...             runs `stepped ask ...`, by way of env if need be, and steps through
+ *                                        the operations that count
+ *   stepped ask ADDRESS PORT BYTES       requests and answers of so many bytes, the last ones between stops
  *
- * Printed is a line for each send and each receive that counts, in turn: instructions, system calls but for posts to an RDMA device and wishes to hear of its
- * completions, these two, and the numbers of the others; the last is the one that stops. How many calls of the program an
- * operation took is printed to standard error. An instruction that repeats itself counts once. What is received is there
+ * Printed is a line for each send and each receive that counts, in turn: instructions, system calls but for
+ * posts to an RDMA device and requests to be told of its completions, these two, and the numbers of the
+ * others; the last is the one that stops. How many calls of the program an operation took is printed to
+ * standard error. An instruction that repeats itself counts once. What is received is there
  * when it is asked for.
  */
 #include <arpa/inet.h>

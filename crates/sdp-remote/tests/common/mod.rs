@@ -19,6 +19,19 @@ pub(crate) const BUFFERS: u16 = 8;
 pub(crate) const BUFFER_BYTES: u32 = 1024;
 pub(crate) const RING: usize = 6000;
 
+/// What a sending half works with. A macro, because the half itself is another field of the same end.
+macro_rules! send_context {
+    ($end:ident, $now:expr) => {
+        SendContext {
+            tx: $end.tx.as_mut(),
+            carrier: &mut $end.tcp,
+            ring: &mut $end.ring,
+            shared: &$end.shared,
+            now: $now,
+        }
+    };
+}
+
 pub(crate) fn options() -> WorldOptions {
     WorldOptions {
         credits: sdp_fabric_sim::Credits::Explicit {
@@ -197,13 +210,7 @@ impl End {
 
     pub(crate) fn send(&mut self, len: usize, now: u64) -> Result<usize, SendError> {
         let mut text = Text { stream: self.stream_out, position: self.sent, len };
-        let mut io = SendContext {
-            tx: self.tx.as_mut(),
-            carrier: &mut self.tcp,
-            ring: &mut self.ring,
-            shared: &self.shared,
-            now,
-        };
+        let mut io = send_context!(self, now);
         let sent = self.outbound.send(&mut io, &mut text, 0)?;
         self.sent += sent as u64;
         assert_eq!(self.outbound.stream(), self.sent);
@@ -211,13 +218,7 @@ impl End {
     }
 
     pub(crate) fn tend(&mut self, now: u64) -> Result<Option<u64>, SendError> {
-        let mut io = SendContext {
-            tx: self.tx.as_mut(),
-            carrier: &mut self.tcp,
-            ring: &mut self.ring,
-            shared: &self.shared,
-            now,
-        };
+        let mut io = send_context!(self, now);
         self.outbound.tend(&mut io)
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::between::{Ends, PerByte};
 use super::stats::Spread;
+use super::talk::Counted;
 use super::{Outcome, Side};
 
 /// Three significant digits.
@@ -72,6 +73,11 @@ fn between(ends: &Ends) -> Vec<String> {
             format!("by RDMA: {} connections here, {} there", here.verbs, there.verbs)
         }
         Some(_) => "by shared memory: the peer is this host".to_string(),
+        None if here.sdp_bytes != 0 || there.sdp_bytes != 0 => format!(
+            "the two ends disagree about SDP, so what the rows compare is not known: {}; {}",
+            by_sdp("here", here),
+            by_sdp("there", there)
+        ),
         None => format!(
             "no byte went by RDMA: both rows are TCP (here: {}; there: {})",
             reasons(&here.reasons),
@@ -79,6 +85,11 @@ fn between(ends: &Ends) -> Vec<String> {
         ),
     };
     vec![format!("with {} (sdp {}), CPU ns/B: {tcp}; {sdp}", ends.peer, ends.peer_version), fabric]
+}
+
+fn by_sdp(end: &str, counted: &Counted) -> String {
+    let Counted { sdp_bytes, verbs, shm, .. } = counted;
+    format!("{end} {sdp_bytes} bytes, {verbs} connections by RDMA, {shm} by shared memory")
 }
 
 fn reasons(words: &BTreeMap<String, i64>) -> String {
