@@ -37,11 +37,13 @@ unsafe fn receive<const KIND: u8>(
     buf: *mut c_void,
     n: size_t,
     flags: c_int,
-    real: impl Fn() -> ssize_t,
+    real: impl Fn(c_int, *mut c_void, size_t, c_int) -> ssize_t,
 ) -> ssize_t {
-    let Some(iov) = single(buf, n).filter(|_| KIND == RECV || n != 0) else { return real() };
+    let Some(iov) = single(buf, n).filter(|_| KIND == RECV || n != 0) else {
+        return real(fd, buf, n, flags);
+    };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
-    answer!(unsafe { calls::recv_one(fd, &iov, flags) }, flags, real())
+    answer!(unsafe { calls::recv_one(fd, &iov, flags) }, flags, real(fd, buf, n, flags))
 }
 
 #[cold]
@@ -52,11 +54,15 @@ unsafe fn transmit(
     buf: *const c_void,
     n: size_t,
     flags: c_int,
-    real: impl Fn() -> ssize_t,
+    real: impl Fn(c_int, *const c_void, size_t, c_int) -> ssize_t,
 ) -> ssize_t {
-    let Some(iov) = single(buf, n) else { return real() };
+    // SAFETY: the program's buffer.
+    if unsafe { calls::send_one(fd, buf.cast(), n, flags) } {
+        return n as ssize_t;
+    }
+    let Some(iov) = single(buf, n) else { return real(fd, buf, n, flags) };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
-    answer!(unsafe { calls::send_one(fd, &iov, flags) }, flags, real())
+    answer!(unsafe { calls::send(fd, &raw const iov, 1, flags) }, flags, real(fd, buf, n, flags))
 }
 
 #[inline]
@@ -70,14 +76,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive::<READ>(fd, buf, n, 0, move || direct::read(fd, buf, n))
+        receive::<READ>(fd, buf, n, 0, |fd, buf, n, _| direct::read(fd, buf, n))
     }
 
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::read(fd, buf, n);
         }
-        receive::<READ>(fd, buf, n, 0, move || direct::read(fd, buf, n))
+        receive::<READ>(fd, buf, n, 0, |fd, buf, n, _| direct::read(fd, buf, n))
     }
 
     /// Fortified: more than the buffer holds is for libc, which ends the program.
@@ -85,7 +91,9 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__read_chk(fd, buf, n, room);
         }
-        receive::<READ>(fd, buf, n, 0, move || real::__read_chk(fd, buf, n, room))
+        receive::<READ>(fd, buf, n, 0, move |fd, buf, n, _| {
+            real::__read_chk(fd, buf, n, room)
+        })
     }
 
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
@@ -100,14 +108,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive::<RECV>(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
+        receive::<RECV>(fd, buf, n, flags, |fd, buf, n, flags| direct::recv(fd, buf, n, flags))
     }
 
     fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::recv(fd, buf, n, flags);
         }
-        receive::<RECV>(fd, buf, n, flags, move || direct::recv(fd, buf, n, flags))
+        receive::<RECV>(fd, buf, n, flags, |fd, buf, n, flags| direct::recv(fd, buf, n, flags))
     }
 
     fn __recv_chk(
@@ -116,7 +124,9 @@ hooks! {
         if !calls::is_tracked(fd) || n > room {
             return real::__recv_chk(fd, buf, n, room, flags);
         }
-        receive::<RECV>(fd, buf, n, flags, move || real::__recv_chk(fd, buf, n, room, flags))
+        receive::<RECV>(fd, buf, n, flags, move |fd, buf, n, flags| {
+            real::__recv_chk(fd, buf, n, room, flags)
+        })
     }
 
     fn recvfrom(
@@ -148,14 +158,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
         }
-        transmit(fd, buf, n, 0, move || direct::write(fd, buf, n))
+        transmit(fd, buf, n, 0, |fd, buf, n, _| direct::write(fd, buf, n))
     }
 
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::write(fd, buf, n);
         }
-        transmit(fd, buf, n, 0, move || direct::write(fd, buf, n))
+        transmit(fd, buf, n, 0, |fd, buf, n, _| direct::write(fd, buf, n))
     }
 
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
@@ -170,14 +180,14 @@ hooks! {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);
         }
-        transmit(fd, buf, n, flags, move || direct::send(fd, buf, n, flags))
+        transmit(fd, buf, n, flags, |fd, buf, n, flags| direct::send(fd, buf, n, flags))
     }
 
     fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
         if !calls::is_tracked(fd) {
             return real::send(fd, buf, n, flags);
         }
-        transmit(fd, buf, n, flags, move || direct::send(fd, buf, n, flags))
+        transmit(fd, buf, n, flags, |fd, buf, n, flags| direct::send(fd, buf, n, flags))
     }
 
     /// On a connected stream the address is ignored, as in the kernel; with `MSG_FASTOPEN` the call
@@ -191,7 +201,9 @@ hooks! {
         if !calls::is_tracked(fd) || flags & libc::MSG_FASTOPEN != 0 || is_refused {
             return real::sendto(fd, buf, n, flags, addr, len);
         }
-        transmit(fd, buf, n, flags, move || real::sendto(fd, buf, n, flags, addr, len))
+        transmit(fd, buf, n, flags, move |fd, buf, n, flags| {
+            real::sendto(fd, buf, n, flags, addr, len)
+        })
     }
 
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t {

@@ -454,21 +454,15 @@ fn send_with(
     }
 }
 
-/// `send` and `write` from one buffer: tries the fast path first.
+/// `send` and `write` from one buffer, by the fast path. False: nothing was sent, and [`send`] is to
+/// be tried.
 ///
 /// # Safety
 /// See the module.
 #[inline]
-pub unsafe fn send_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if fast::is_simple(flags) && fast::may_apply(fd) {
-        // SAFETY: the program's buffer.
-        let sent = unsafe { fast::send(fd, iov.iov_base.cast(), iov.iov_len) };
-        if sent {
-            return Call::Done(iov.iov_len as isize);
-        }
-    }
-    // SAFETY: the caller's.
-    unsafe { send(fd, iov, 1, flags) }
+pub unsafe fn send_one(fd: c_int, from: *const u8, len: usize, flags: c_int) -> bool {
+    // SAFETY: the program's buffer.
+    fast::is_simple(flags) && fast::may_apply(fd) && unsafe { fast::send(fd, from, len) }
 }
 
 /// `sendmsg` on any descriptor: descriptors passed with SCM_RIGHTS leave their lanes first. Call it

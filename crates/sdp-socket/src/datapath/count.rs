@@ -1,4 +1,4 @@
-//! What a call has moved, in the counters that tools read.
+//! The bytes and messages that a call has moved, in the counters that tools read.
 
 use sdp_shm::family::Row;
 use sdp_stats::{Counter, Direction, Lane, Verdict};
@@ -16,7 +16,7 @@ pub(crate) fn received(conn: &Conn, row: &Row, lane: Lane, n: usize) {
 }
 
 /// Bytes of the ring, and so many messages that were read to their end.
-#[inline]
+#[inline(always)]
 pub(crate) fn received_by_ring(conn: &Conn, row: &Row, n: usize, messages: u64) {
     publish::ensure_row(conn);
     let Some((page, id)) = publish::of_row(conn) else { return };
@@ -43,7 +43,7 @@ pub(crate) fn sent_by_kernel(conn: &Conn, n: usize) {
 }
 
 /// A message of `n` bytes is in the ring.
-#[inline]
+#[inline(always)]
 pub(crate) fn sent_by_ring(conn: &Conn, row: &Row, n: usize) {
     publish::ensure_row(conn);
     let Some((page, id)) = publish::of_row(conn) else { return };

@@ -228,22 +228,22 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     }
     let pushed = lines.producer.switches.load(Ordering::Acquire) == lane as u32
         && ring.push_fast(message.header, len, copy);
-    let armed = if pushed {
-        put(&words[SOURCE_BASE], load(ENGINE + Source::POSITION));
-        ring.publish();
-        words::step();
-        arm::release_and_check(gate, &lines.receive_arm.word)
-    } else {
-        gate.store(0, Ordering::Release);
-        None
+    let keep = |ring: &Producer| {
+        words[SEEN].store(ring.seen_head(), Ordering::Relaxed);
+        if ring.origin() != origin {
+            put(&words[ORIGIN], ring.origin());
+        }
     };
-    words[SEEN].store(ring.seen_head(), Ordering::Relaxed);
-    if ring.origin() != origin {
-        put(&words[ORIGIN], ring.origin());
-    }
     if !pushed {
+        gate.store(0, Ordering::Release);
+        keep(&ring);
         return false;
     }
+    put(&words[SOURCE_BASE], load(ENGINE + Source::POSITION));
+    ring.publish();
+    words::step();
+    let armed = arm::release_and_check(gate, &lines.receive_arm.word);
+    keep(&ring);
     let before = |engine: &[AtomicU64; Source::WORDS]| {
         put(&engine[Source::SEQUENCE], message.sequence);
         put(&engine[Source::SENT_ACK], message.sent_ack);

@@ -615,6 +615,7 @@ pub(super) fn ring_send(
 
 /// After a message that went past the slow path: wakes the consumer, which sleeps and has asked for
 /// it with this arm.
+#[inline(always)]
 pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, armed: Armed) {
     let half = link.half(conn.half_index(Half::Send));
     if armed.how == How::Doorbell {
