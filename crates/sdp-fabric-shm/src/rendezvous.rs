@@ -1,8 +1,8 @@
 //! The meeting of a connection's two ends on one host.
 //!
 //! Both ends hold a TCP socket, the carrier. Each drives a [`Rendezvous`] with one
-//! [`Rendezvous::step`] per library call, until both have the connection's segment mapped or one
-//! of them gives up. No step waits, and nothing is told to anybody whose credentials have not
+//! [`Rendezvous::step`] per library call, until both have the connection's segment mapped or one of
+//! them gives up. No step waits, and nothing is sent to a process whose credentials have not
 //! passed. The object refuses policy: when to start, how often to step and when to stop is the
 //! caller's decision ([`Rendezvous::abandon`]).
 //!

@@ -1,8 +1,9 @@
 //! Connections: set-up, end, registered memory. Everything here is slow, and never waits.
 //!
-//! [`VerbsFabric::progress`] takes what the connection manager and the device have to tell and does the
-//! steps that follow; who sleeps watches [`VerbsFabric::descriptors`]. Private data of requests and replies travels as it
-//! is, in fields of fixed length: the other side sees zeros behind shorter ones.
+//! [`VerbsFabric::progress`] handles the events of the connection manager and the device and takes
+//! the steps that follow; a thread that sleeps watches [`VerbsFabric::descriptors`]. Private data
+//! of requests and replies travels as it is, in fields of fixed length: the other side sees zeros
+//! behind shorter ones.
 
 use core::sync::atomic::{AtomicU16, Ordering};
 

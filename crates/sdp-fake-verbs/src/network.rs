@@ -207,7 +207,8 @@ impl Network {
         });
     }
 
-    /// [`Network::fail`] for a process that has perhaps no network yet: nobody else may be at it.
+    /// [`Network::fail`] for a process that has perhaps no network yet: no other thread may use the
+    /// faults.
     pub(crate) fn fail_here(step: Step, nth: u32, count: u32, number: i32) {
         // SAFETY: a constructor: no other thread exists, and none of the network's functions is in
         // progress.

@@ -1,9 +1,9 @@
 //! The private positions of a half's two ends.
 //!
 //! A cursor is made for each call from a few numbers in family memory ([`crate::Link::open_tx`],
-//! [`crate::Link::open_rx`]), works, and is read back ([`TxCursor::cursors`] …) by the caller, who
-//! stores the numbers in an order that the next owner, after a killed process, relies on. Nothing
-//! is visible to the other end before `publish`.
+//! [`crate::Link::open_rx`]), works, and is read back ([`TxCursor::cursors`] …) by the caller,
+//! which stores the numbers in an order on which the next owner, after a killed process, relies.
+//! Nothing is visible to the other end before `publish`.
 
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, SendQueue};
 

@@ -55,8 +55,8 @@ pub fn try_lock(word: &AtomicU32, pid: u32) -> bool {
     word.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// [`try_lock`] for a caller to whom nobody can be a rival: the only thread of a process that shares the
-/// word with no other. No locked instruction.
+/// [`try_lock`] for a caller without rivals: the only thread of a process that shares the word with
+/// no other. No locked instruction.
 #[inline(always)]
 pub fn try_lock_alone(word: &AtomicU32, pid: u32) -> bool {
     if word.load(Ordering::Relaxed) != 0 {

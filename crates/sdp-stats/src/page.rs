@@ -147,7 +147,7 @@ pub const COUNTERS: usize = 8;
 /// times as many, the last all others.
 pub const SIZES: usize = 7;
 
-/// Messages that were sent over SDP, and what held them up.
+/// Messages that were sent over SDP, and the waits that held them up.
 #[repr(C)]
 pub struct Messages {
     /// By class of their size, payload only.

@@ -119,7 +119,7 @@ impl MessagesView {
         self.full = self.full.wrapping_add(other.full);
     }
 
-    /// What came since another one. Wraps.
+    /// The difference since another one. Wraps.
     #[must_use]
     pub fn since(&self, other: &Self) -> Self {
         Self {

@@ -66,9 +66,9 @@ pub fn ring(raw: i32) -> bool {
     kernel::send(raw, &[1], flags) == Ok(1)
 }
 
-/// Reads all bytes but one, so that the end stays readable: a thread that was told so and has not
-/// looked yet would otherwise find nothing. False: descriptors came with them, which stay where
-/// they are.
+/// Reads all bytes but one, so that the end stays readable: a thread that the kernel woke for it
+/// and that has not looked yet would otherwise find nothing. False: descriptors came with them,
+/// which stay where they are.
 pub fn drain(raw: i32) -> bool {
     for _ in 0..DRAINS {
         let Ok(waiting) = fd::received(raw) else { return true };

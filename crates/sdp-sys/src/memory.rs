@@ -36,7 +36,8 @@ impl Zeros {
 
     /// Makes it longer, of one that is private. False: there is no memory, and nothing has changed.
     pub fn grow(&mut self, len: usize) -> bool {
-        // SAFETY: the value's own mapping, which nobody else borrows; what is behind it goes nowhere else.
+        // SAFETY: the value's own mapping, which nothing else borrows; the memory behind it goes
+        // nowhere else.
         let moved = unsafe {
             sys!(libc::SYS_mremap, self.at.as_ptr(), self.len, len, libc::MREMAP_MAYMOVE)
         };
@@ -85,7 +86,7 @@ const WORDS: usize = 4 << 20;
 /// and `kept`. What the kernel does not let go stays.
 ///
 /// # Safety
-/// Nobody uses anything else from here on, and no other thread is there.
+/// Nothing else is used from here on, and no other thread is there.
 pub unsafe fn keep_only(kept: [Range<usize>; 4]) {
     let here = 0u8;
     let around = |at: usize, len: usize| at.saturating_sub(len)..at.saturating_add(len);

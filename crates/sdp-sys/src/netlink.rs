@@ -113,7 +113,8 @@ impl Diag {
         parse(answer.get(..len).unwrap_or(&[]), self.sequence)
     }
 
-    /// [`Diag::find`], and what the socket has moved; `None` also where the kernel does not tell.
+    /// [`Diag::find`], and the bytes that the socket has moved; `None` also where the kernel does
+    /// not tell.
     ///
     /// # Errors
     /// As [`Diag::find`].

@@ -1,7 +1,7 @@
 //! `sdp stat --reset` and `--since-reset`: counters since a moment that the user chose.
 //!
-//! Nothing is reset in a process, whose counters others read too. The tool remembers what they were, in a file of this
-//! user's, and takes that from what they are.
+//! Nothing is reset in a process, whose counters others read too. The tool remembers the values, in
+//! a file of this user's, and subtracts them from the present ones.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,7 +21,7 @@ const FORM: u32 = 1;
 /// A file that is longer is not read.
 const LONGEST: u64 = 256 << 20;
 
-/// What was counted at the moment of the reset.
+/// The counts at the moment of the reset.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Reset {
     form: u32,
@@ -154,7 +154,7 @@ impl RowThen {
 }
 
 impl Reset {
-    /// What is counted now.
+    /// The present counts.
     fn now(processes: &[Process]) -> Self {
         let one = |process: &Process| Counted {
             pid: process.pid,
@@ -166,8 +166,8 @@ impl Reset {
         Self { form: FORM, at_ns: sys::boottime_ns(), processes }
     }
 
-    /// Takes what was counted then from what is counted now. Processes and connections that were not there then keep
-    /// what they have.
+    /// Subtracts the counts at that moment from the present ones. Processes and connections that
+    /// were not there then keep what they have.
     pub fn until(&self, processes: &mut [Process]) {
         for process in processes {
             let view = &mut process.view;
@@ -188,7 +188,7 @@ impl Reset {
         sys::boottime_ns().saturating_sub(self.at_ns) as f64 / 1e9
     }
 
-    /// What was remembered last.
+    /// The values remembered last.
     ///
     /// # Errors
     /// Nothing was, or it cannot be read.

@@ -154,7 +154,7 @@ pub fn folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
 /// [`folder`], for another option.
 ///
 /// # Errors
-/// Likewise; `option` names who wanted it.
+/// Likewise; `option` names the option that wanted it.
 pub fn folder_for(option: &str, named: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = named.map_or_else(usual_folder, Path::to_path_buf);
     let what = || format!("{option} {}", path.display());

@@ -1,5 +1,5 @@
-//! `sdp perf` end to end, both pairs on TCP (a harmless library stands in for ours): what is
-//! measured is well-formed and nobody claims SDP without proof. No figure is judged.
+//! `sdp perf` end to end, both pairs on TCP (a harmless library stands in for ours): the figures
+//! are well-formed, and none claims SDP without proof. No figure is judged.
 
 mod common;
 

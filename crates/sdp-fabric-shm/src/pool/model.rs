@@ -6,10 +6,10 @@
 //! of [`Pool::take`] are taken one at a time, with the pool's lock held; all other functions change
 //! what the other process sees in one store, and are one step. Promises: one connection at a time
 //! has a segment, the same at both ends, no child of either process has it mapped without the
-//! connection, and nobody offers it before both have released it; nothing is emptied under
-//! somebody's feet, or for a connection that the other process does not have; an end that is left
-//! alone there does not see the other one attached; and without a disturbance no end is left alone,
-//! nor waits for ever.
+//! connection, and no process offers it before both have released it; nothing is emptied while it
+//! is in use, or for a connection that the other process does not have; an end that is left alone
+//! there does not see the other one attached; and without a disturbance no end is left alone, nor
+//! waits for ever.
 
 use std::{
     boxed::Box,

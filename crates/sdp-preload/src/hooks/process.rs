@@ -2,10 +2,10 @@
 //!
 //! A vfork child runs on its parent's memory: nothing that it does here may leave a trace. The
 //! socket layer's functions see to that themselves; the decision made here (the orderly end) asks
-//! [`is_borrowed`]. One table tells what the numbers of a process are, so whoever shares the memory
-//! but not the descriptors, or the descriptors but not the memory, and does not keep its parent
-//! waiting meanwhile, ends the lanes of the process before ([`begin`]). So does a process that runs
-//! beside its parent on the words of the same thread.
+//! [`is_borrowed`]. One table has the meaning of a process's numbers, so a process that shares the
+//! memory but not the descriptors, or the descriptors but not the memory, and does not keep its
+//! parent waiting meanwhile, ends the lanes of the process before ([`begin`]). So does a process
+//! that runs beside its parent on the words of the same thread.
 //!
 //! A program's `pthread_atfork` handlers run in the child before `fork` returns there, when nothing
 //! is the child's yet: a connection that they close or shut down would end the parent's. Those that

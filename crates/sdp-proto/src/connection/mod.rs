@@ -1,8 +1,8 @@
 //! One end of a connection: its two half-connections, its life cycle, and both together.
 //!
 //! [`crate::Source`] and [`crate::Sink`] are what a threaded user drives, each under its own lock.
-//! [`end::Connection`] joins them with the life cycle for whoever drives an end from one place: the
-//! simulator, the tests, and programs that know only whole connections.
+//! [`end::Connection`] joins them with the life cycle for code that drives an end from one place:
+//! the simulator, the tests, and programs that know only whole connections.
 
 pub mod credit;
 pub mod end;

@@ -1,5 +1,6 @@
-//! What the sending half owes to the carrier: proofs, markers, the bytes of a resume, what the peer gave back, and
-//! what this end gives back when it leaves. One piece after the other, as the kernel takes them.
+//! Messages that the sending half has to write to the carrier: proofs, markers, the bytes of a
+//! resume, bytes that the peer gave back, and those that this end gives back when it leaves. One
+//! piece after the other, as the kernel takes them.
 
 use sdp_guard::{
     marker::{Kind, MARKER_LEN, Marker},

@@ -173,7 +173,7 @@ pub(crate) struct Conn {
     peer_page: AtomicPtr<u8>,
     /// Our bit in the peer's doorbell page.
     peer_slot: AtomicU32,
-    /// The peer process's id as the kernel told it at the meeting; 0 unknown.
+    /// The peer process's id as the kernel reported it at the meeting; 0 unknown.
     pub(crate) peer_pid: AtomicU32,
     /// Segments of lanes that the other end left, and the sizes of their rings in bytes.
     aside: [(AtomicPtr<u8>, AtomicU32); LIVES - 1],

@@ -265,8 +265,9 @@ pub(crate) fn with_sink_of<R>(
     inside(conn, link, row, taken_over, body)
 }
 
-/// [`with_sink`] for one who can come back later. `None`: the lock is another's, who may keep it for long (a hand-over waits
-/// for the kernel). `may_wait`: waits for a bounded time, and takes over from a dead owner.
+/// [`with_sink`] for a caller that can come back later. `None`: another thread or process has the
+/// lock, and may keep it for long (a hand-over waits for the kernel). `may_wait`: waits for a
+/// bounded time, and takes over from a dead owner.
 pub(crate) fn try_sink<R>(
     conn: &Conn,
     may_wait: bool,

@@ -102,7 +102,7 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
         };
         match (seen as u32, pair.is_copy()) {
             (PLAIN, _) => {
-                // By another process. What is left of the queue pair goes with the next slow step.
+                // By another process. The rest of the queue pair goes with the next slow step.
                 pair.become_plain();
                 return true;
             }

@@ -156,7 +156,7 @@ pub(crate) fn expect_carrier(conn: &Conn) {
 
 /// Payload bytes that receive calls would find, for FIONREAD: by both roads, and no marker among
 /// them. `None`: the kernel's bytes are all. A program that reads so many and then waits for an
-/// edge is told of what came meanwhile: the next wait looks here again.
+/// edge does not miss bytes that came meanwhile: the next wait looks here again.
 pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     let (_, pair) = pair::of(conn)?;
     if !claim(conn, pair, Use::Call) || pair.is_plain() {

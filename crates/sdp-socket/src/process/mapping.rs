@@ -48,7 +48,7 @@ impl Fresh {
 
     /// All of it.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a mapping of that size for reading and writing, which nobody else knows.
+        // SAFETY: a mapping of that size for reading and writing, which no other thread knows.
         unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 

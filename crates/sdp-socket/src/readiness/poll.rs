@@ -157,8 +157,8 @@ pub(crate) fn verify(conn: &Conn, fd: c_int) -> Verified {
     verdict(conn, receive::with_sink(conn, |sink, _, _, half| verify_sink(conn, fd, sink, half)))
 }
 
-/// [`verify`] that waits for nobody: under the epoll lock, for which others wait. `None`: another thread is at work on the
-/// half, and may be for long.
+/// [`verify`] that never waits: under the epoll lock, for which others wait. `None`: another thread
+/// is at work on the half, and may be for long.
 pub(crate) fn try_verify(conn: &Conn, fd: c_int) -> Option<Verified> {
     if hosts::is_guarded(conn) {
         return verify_both(conn);
