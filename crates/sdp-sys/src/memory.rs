@@ -153,6 +153,17 @@ mod tests {
     use core::ptr::without_provenance;
 
     #[test]
+    fn memory_that_grows_keeps_its_bytes() {
+        let mut memory = Zeros::private(PAGES).unwrap();
+        memory[PAGES - 1] = 7;
+        assert!(memory.grow(100 * PAGES));
+        assert_eq!((memory.len(), memory[PAGES - 1], memory[PAGES]), (100 * PAGES, 7, 0));
+        memory[100 * PAGES - 1] = 8;
+        assert!(!memory.grow(usize::MAX / 2));
+        assert_eq!((memory.len(), memory[100 * PAGES - 1]), (100 * PAGES, 8));
+    }
+
+    #[test]
     fn what_is_mapped_is_readable() {
         const PAGE: usize = 4096;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
