@@ -2,14 +2,16 @@
 
     exchange.py serve PORT [--family 6] [--async] [--fork]
     exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--async]
-        [--pause-file F] [--pace S] [--pace-until F] [--reads-first]
+        [--pause-file F] [--pace S] [--pace-until F] [--reads-first] [--in-turn]
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
 number of requests and ends, too. With `--pause-file` the client makes the file when all its connections
 have a third of their rounds behind them, and they wait until it is gone. With `--pace` so many seconds
 pass between two rounds from there on, until there is the file of `--pace-until`. With `--reads-first`
-it is the sending thread that waits, while the reading one (of blocking sockets) is in its receive.
+it is the sending thread that waits, while the reading one (of blocking sockets) is in its receive. Of
+several addresses behind commas each connection takes the next. With `--in-turn` a connection begins when
+the one before has ended.
 """
 
 import argparse
@@ -87,7 +89,8 @@ def pace_s(options, at):
 
 
 def ask_one(options, which, pause):
-    with socket.create_connection((options.address, options.port)) as connection:
+    addresses = options.address.split(",")
+    with socket.create_connection((addresses[which % len(addresses)], options.port)) as connection:
         for at, body in enumerate(bodies(options, which)):
             def rest(at=at):
                 for step in pause.steps(at):
@@ -129,7 +132,8 @@ async def serve_async(reader, writer):
 
 
 async def ask_async(options, which, pause):
-    reader, writer = await asyncio.open_connection(options.address, options.port)
+    addresses = options.address.split(",")
+    reader, writer = await asyncio.open_connection(addresses[which % len(addresses)], options.port)
     for at, body in enumerate(bodies(options, which)):
         for step in pause.steps(at):
             await asyncio.sleep(step)
@@ -161,6 +165,7 @@ def main():
     ask.add_argument("--pace", type=float, default=0)
     ask.add_argument("--pace-until")
     ask.add_argument("--reads-first", action="store_true")
+    ask.add_argument("--in-turn", action="store_true")
     ask.add_argument("--async", dest="is_async", action="store_true")
     options = parser.parse_args()
     if options.command == "ask":
@@ -180,6 +185,8 @@ def main():
             threads = [threading.Thread(target=guarded, args=(which,)) for which in range(options.connections)]
             for thread in threads:
                 thread.start()
+                if options.in_turn:
+                    thread.join()
             for thread in threads:
                 thread.join()
             if failed:

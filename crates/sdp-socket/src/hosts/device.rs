@@ -1,14 +1,11 @@
-//! The process's RDMA device: opened on first use, one completion queue for all connections, and how its events
-//! reach connections and sleepers.
+//! The process's RDMA devices ([`places`]): opened on first use, one completion queue for all connections of each, and how
+//! their events reach connections and sleepers.
 //!
 //! **Slow** steps ([`attempt`], [`progress`]) may allocate, and open and close descriptors: where a call of the
 //! program begins or ends, never inside a section that a caller has opened. One thread at a time makes them; others
 //! pass by. **Fast** steps ([`drain`], [`arm`]) may be made anywhere.
 
-use core::{
-    ptr::null_mut,
-    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
-};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
@@ -17,7 +14,6 @@ use sdp_fabric_verbs::{
     cm::Times,
     endpoint::Core,
     fabric::{Options, VerbsFabric},
-    pool::Shared as Owned,
 };
 use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::Reject;
@@ -26,8 +22,9 @@ use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{kernel, section, sys, time::monotonic_ns};
 
 use super::{
-    pace::{self, REOPEN_NS, RETRY_MOST_NS, RETRY_NS, Shown, put_off},
+    pace::{self, RETRY_MOST_NS, RETRY_NS, Shown, put_off},
     pair::{self, PAIRS, Pair, Receiving, Sending},
+    places::{self, Device},
 };
 use crate::{
     conn::{
@@ -52,38 +49,14 @@ const FLUSH_SLEEP_NS: i64 = 100_000;
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
 
-const NONE: u32 = 0;
-const OPENING: u32 = 1;
-const OPEN: u32 = 2;
-const FAILED: u32 = 3;
-static STATE: AtomicU32 = AtomicU32::new(NONE);
-/// Why there is none: code of a reason.
-static WHY: AtomicU32 = AtomicU32::new(0);
-static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
-/// After a device was lost, when one may be looked for again, in nanoseconds, …
-static AGAIN_NS: AtomicU64 = AtomicU64::new(0);
-/// … and how often there was none since. Changed by the holder of the device's lock.
-static LOOKS: AtomicU32 = AtomicU32::new(0);
 /// A thread is at a slow step.
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// A connection has met, and epoll sets do not know yet.
 static HAS_NEW: AtomicBool = AtomicBool::new(false);
-/// Fast steps in progress.
-static FAST: AtomicU32 = AtomicU32::new(0);
-/// Epoll descriptor of the device's own ones, made with the first device; −1 none.
+/// Epoll descriptor of the devices' own ones, made with the first device; −1 none.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
-/// The completion queue signals to its channel.
-static ARMED: AtomicBool = AtomicBool::new(false);
-/// The device is gone, and is closed when the program has read the messages in its buffers.
+/// A device is gone, and is closed when the program has read the messages in its buffers.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
-
-struct Device {
-    host: Host<VerbsFabric, PAIRS>,
-    core: Owned<Core>,
-    own: Addr,
-    /// Its name, zero padded.
-    name: [u8; DEVICE_LEN],
-}
 
 /// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
 struct DeviceLock {
@@ -122,48 +95,11 @@ fn local(promise: u32) -> Local {
     }
 }
 
-/// Whether there is a device. A load.
-#[inline]
-pub(super) fn is_open() -> bool {
-    STATE.load(Ordering::Acquire) == OPEN
-}
-
-/// Runs a fast step, during which the device is not closed.
-fn with_core<R>(step: impl FnOnce(&Core) -> R) -> Option<R> {
-    with_names(|core, _| step(core))
-}
-
-/// [`with_core`], with the device's name.
-fn with_names<R>(step: impl FnOnce(&Core, &[u8]) -> R) -> Option<R> {
-    if !is_open() {
-        return None;
-    }
-    let _section = section::Guard::enter();
-    FAST.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: a mapping that is never given back; its content stays until no fast step is in
-    // progress, and a thread that closes it has taken the pointer away before it looks. `core` and
-    // `name` are not changed after it was opened.
-    let device = unsafe { DEVICE.load(Ordering::SeqCst).as_ref() };
-    let done = device.map(|device| step(&device.core, &device.name));
-    FAST.fetch_sub(1, Ordering::SeqCst);
-    done
-}
-
-/// The device, for the holder of its lock.
-fn device(_lock: &mut DeviceLock) -> Option<&mut Device> {
-    if !is_open() {
-        return None;
-    }
-    // SAFETY: open: a mapping that is never given back; the lock has one holder, and the reference
-    // goes with it. Other threads read `core` and `name` alone, which are not changed.
-    unsafe { DEVICE.load(Ordering::Acquire).as_mut() }
-}
-
-/// Why no connection to another host can have a queue pair in this process.
-pub(super) fn refusal() -> Option<Reason> {
-    (STATE.load(Ordering::Acquire) == FAILED)
-        .then(|| Reason::from_code(WHY.load(Ordering::Relaxed)))
-        .flatten()
+/// The device of a place, for the holder of the device's lock.
+fn device(_lock: &mut DeviceLock, at: usize) -> Option<&mut Device> {
+    // SAFETY: null, or a mapping that is never given back; the lock has one holder, and the reference goes with it.
+    // Other threads read `core` and `name` alone, which are not changed.
+    unsafe { places::get(at)?.device().as_mut() }
 }
 
 fn reason(error: Error) -> Reason {
@@ -180,29 +116,28 @@ pub(super) fn may_be_slow() -> bool {
     !section::inside() && !section::in_handler()
 }
 
-/// Opens the device that has this address. Slow.
-fn open(_lock: &mut DeviceLock, own: &Addr, interface: u32) {
-    if monotonic_ns() < AGAIN_NS.load(Ordering::Relaxed) {
-        return;
+/// The place whose device has the connection's address; the device is opened if need be. `Err`: there is none, for a
+/// reason that makes a connection TCP, or until that time. Slow.
+fn open(tuple: &Tuple) -> Result<usize, (Option<Reason>, u64)> {
+    let found = places::find_or_take(tuple).and_then(|at| Some((at, places::get(at)?)));
+    let Some((at, place)) = found else {
+        return Err((Some(Reason::Limit), monotonic_ns() + RETRY_MOST_NS));
+    };
+    if !place.is_open() {
+        if place.is_due() {
+            match open_here(tuple) {
+                Ok(device) => place.opened(at, device),
+                Err(reason) => place.refuse(reason),
+            }
+        }
+        if !place.is_open() {
+            return Err((place.refusal(), place.again_ns()));
+        }
     }
-    if STATE.compare_exchange(NONE, OPENING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        return;
-    }
-    let opened = open_here(own, interface);
-    let Err(reason) = opened else { return LOOKS.store(0, Ordering::Relaxed) };
-    if AGAIN_NS.load(Ordering::Relaxed) == 0 {
-        WHY.store(u32::from(reason.code()), Ordering::Relaxed);
-        STATE.store(FAILED, Ordering::Release);
-        return;
-    }
-    // There was one: it may come back at any time.
-    let doubles = LOOKS.fetch_add(1, Ordering::Relaxed).min(20);
-    let wait = (REOPEN_NS << doubles).min(RETRY_MOST_NS);
-    AGAIN_NS.store(monotonic_ns() + wait, Ordering::Relaxed);
-    STATE.store(NONE, Ordering::Release);
+    Ok(at)
 }
 
-fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
+fn open_here(tuple: &Tuple) -> Result<*mut Device, Reason> {
     let (floor, _) = process::hidden_range();
     let options = Options {
         connections: CONNECTIONS_MAX,
@@ -210,7 +145,8 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
         floor,
         ..Options::default()
     };
-    let fabric = VerbsFabric::open(&address(own, interface), &options).map_err(reason)?;
+    let fabric =
+        VerbsFabric::open(&address(&tuple.local, tuple.interface), &options).map_err(reason)?;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
     let core = fabric.core();
@@ -218,7 +154,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
     name.iter_mut().zip(fabric.device_name()).for_each(|(to, from)| *to = *from);
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, own: *own, name });
+        at.write(Device { host: Host::new(fabric), core, name });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();
@@ -236,9 +172,7 @@ fn open_here(own: &Addr, interface: u32) -> Result<(), Reason> {
         unsafe { close(at) };
         return Err(reason);
     }
-    DEVICE.store(at, Ordering::SeqCst);
-    STATE.store(OPEN, Ordering::Release);
-    Ok(())
+    Ok(at)
 }
 
 /// The process's doorbells have gone, and with them the descriptor on which sleepers wait: the next
@@ -247,16 +181,22 @@ pub(super) fn doorbells_gone() {
     EVENTS.store(-1, Ordering::Release);
 }
 
-/// Sleepers wait for the device again.
+/// Sleepers wait for the devices again.
 fn rejoin(lock: &mut DeviceLock) {
     if strangers::has_device() || doorbell::files().0 < 0 {
         return;
     }
-    let Some(device) = device(lock) else { return };
-    let [_, rest @ ..] = device.host.fabric().descriptors();
     let set = events();
-    if set >= 0 && rest.iter().all(|fd| watch(set, *fd)) {
-        ARMED.store(false, Ordering::Release);
+    let mut are_in = set >= 0;
+    for at in places::open_ones() {
+        let Some(device) = device(lock, at) else { continue };
+        let [_, rest @ ..] = device.host.fabric().descriptors();
+        are_in = are_in && rest.iter().all(|fd| watch(set, *fd));
+        places::get(at)
+            .into_iter()
+            .for_each(|place| place.is_armed.store(false, Ordering::Release));
+    }
+    if are_in && places::is_any_open() {
         strangers::add_device(set, strangers::Device { arm, drain: || _ = drain() });
     }
 }
@@ -282,25 +222,32 @@ fn watch(set: i32, fd: i32) -> bool {
     process::note_hidden(fd) && unsafe { sys!(libc::SYS_epoll_ctl, set, add, fd, event) }.is_ok()
 }
 
-/// Before a sleep: the completion queue signals the next message. Look again afterwards. Fast.
+/// Before a sleep: the completion queues signal the next message. Look again afterwards. Fast.
 pub(super) fn arm() {
-    with_core(|core| {
-        // The events of an earlier arm were perhaps another sleeper's.
-        if core.take_wakeups() || !ARMED.load(Ordering::Acquire) {
-            ARMED.store(true, Ordering::Release);
-            let _ = core.arm(true);
-        }
-    });
+    for at in places::open_ones() {
+        let Some(place) = places::get(at) else { continue };
+        places::with_core(at, |core| {
+            // The events of an earlier arm were perhaps another sleeper's.
+            if core.take_wakeups() || !place.is_armed.load(Ordering::Acquire) {
+                place.is_armed.store(true, Ordering::Release);
+                let _ = core.arm(true);
+            }
+        });
+    }
 }
 
 /// Takes the completions, and sets the bits of the connections that have news. True when something
 /// had completed. Fast.
 pub(super) fn drain() -> bool {
-    let had_some = with_core(|core| {
+    places::open_ones().fold(false, |had_some, at| drain_one(at) | had_some)
+}
+
+fn drain_one(at: usize) -> bool {
+    let had_some = places::with_core(at, |core| {
         let had_some = core.drain();
         for (_, pair) in pair::all() {
-            let Some(at) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { continue };
-            let Some(counts) = core.counts(at as usize) else { continue };
+            let Some((_, index)) = pair.queue().filter(|(place, _)| *place == at) else { continue };
+            let Some(counts) = core.counts(index) else { continue };
             let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
             if pair.told.swap(now, Ordering::AcqRel) != now
                 && let Some(conn) = pair.conn()
@@ -315,13 +262,13 @@ pub(super) fn drain() -> bool {
 
 /// Whether messages of a connection have arrived that its receiving half has not taken. Fast.
 pub(super) fn has_news(pair: &Pair) -> bool {
-    let Some(at) = pair.endpoint.load(Ordering::Acquire).checked_sub(1) else { return false };
-    with_core(|core| core.has_news(at as usize)) == Some(true)
+    let Some((at, index)) = pair.queue() else { return false };
+    places::with_core(at, |core| core.has_news(index)) == Some(true)
 }
 
 /// Handles the events of the connection manager and the device. Slow.
 pub(super) fn progress() {
-    if !is_open() || !may_be_slow() {
+    if !places::is_any_open() || !may_be_slow() {
         return;
     }
     let Some(mut lock) = DeviceLock::take() else { return };
@@ -339,7 +286,7 @@ pub(super) fn heard(has_rung: bool) {
 /// [`progress`], where a descriptor of the device or another sign shows events, or a look is due.
 /// At most one system call if not. Slow.
 pub(super) fn progress_if_ready() {
-    if is_open() && (pace::is_look_due(monotonic_ns()) || is_ready()) {
+    if places::is_any_open() && (pace::is_look_due(monotonic_ns()) || is_ready()) {
         progress();
     }
 }
@@ -350,7 +297,7 @@ fn is_ready() -> bool {
     if set < 0 || !strangers::has_device() || IS_LOST.load(Ordering::Relaxed) {
         return true;
     }
-    with_core(Core::is_due) == Some(true)
+    places::open_ones().any(|at| places::with_core(at, Core::is_due) == Some(true))
         || kernel::epoll_wait(set, &mut [kernel::zeroed()], 0) != Ok(0)
 }
 
@@ -358,13 +305,17 @@ fn is_ready() -> bool {
 pub(super) fn approach(conn: &Conn, number: u32, pair: &Pair, fd: i32) {
     let has_none = !pair.shared.has_link() || pair.shared.is_link_dead();
     let may_step = has_none && sharing::has_earned(conn);
-    if !may_step && !is_open() {
+    if !may_step && !places::is_any_open() {
         return;
     }
     let now = monotonic_ns();
     if may_step && pace::is_step_due(pair, now) {
         match conn.name(fd) {
-            Some(tuple) if sharing::is_sole_holder(conn) => attempt(number, pair, &tuple),
+            Some(tuple) if sharing::is_sole_holder(conn) => {
+                if let Err(reason) = attempt(number, pair, &tuple) {
+                    super::let_go(conn, reason);
+                }
+            }
             _ => pace::rest(pair, RETRY_NS),
         }
     } else if pace::is_look_due(now) {
@@ -374,75 +325,81 @@ pub(super) fn approach(conn: &Conn, number: u32, pair: &Pair, fd: i32) {
 
 fn step(lock: &mut DeviceLock) {
     rejoin(lock);
-    let Some(device) = device(lock) else { return };
     let mut has_some = false;
-    while let Some(event) = device.host.progress() {
-        has_some = true;
-        match event {
-            Event::Requested { id, service, data } => {
-                if let Err(code) = answer(&mut device.host, &service, id, data.as_slice()) {
-                    device.host.reject(id, code);
+    for at in places::open_ones() {
+        let Some(device) = device(lock, at) else { continue };
+        while let Some(event) = device.host.progress() {
+            has_some = true;
+            hear(&mut device.host, at, event);
+        }
+    }
+    pace::has_looked(has_some);
+}
+
+/// Something has happened at the device of a place.
+fn hear(host: &mut Host<VerbsFabric, PAIRS>, at: usize, event: Event<VerbsFabric>) {
+    match event {
+        Event::Requested { id, service, data } => {
+            if let Err(code) = answer(host, at, &service, id, data.as_slice()) {
+                host.reject(id, code);
+            }
+        }
+        Event::Established { number, tx, rx, data } => {
+            let Some(pair) = pair::get(number) else {
+                return host.forget(number);
+            };
+            // SAFETY: the device's lock is ours.
+            let attempt = unsafe { pair.attempt() };
+            pair.is_out.store(false, Ordering::Relaxed);
+            let mut is_other_version = false;
+            let learnt = with_both(pair, |conn, receiving, sending| {
+                if !may_begin(conn) {
+                    return None;
+                }
+                let tuple = conn.known_name()?;
+                let identity = pair::identity(Role::Acceptor, &tuple, receiving, sending);
+                let met = attempt.meeting.learn(&identity, data.as_slice());
+                is_other_version = met.is_err_and(|why| why.is_other_version());
+                let met = met.ok()?;
+                if !enter_guard(conn) {
+                    return None;
+                }
+                begin(pair, receiving, sending, &met);
+                (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+                Some(())
+            });
+            match learnt {
+                Some(()) => begun(pair, at),
+                None => {
+                    host.forget(number);
+                    put_off_for(pair, attempt, true, is_other_version);
                 }
             }
-            Event::Established { number, tx, rx, data } => {
-                let Some(pair) = pair::get(number) else {
-                    device.host.forget(number);
-                    continue;
-                };
+        }
+        Event::Refused { number, reject } => {
+            if let Some(pair) = pair::get(number) {
                 // SAFETY: the device's lock is ours.
                 let attempt = unsafe { pair.attempt() };
-                pair.is_out.store(false, Ordering::Relaxed);
-                let mut is_other_version = false;
-                let learnt = with_both(pair, |conn, receiving, sending| {
-                    if !may_begin(conn) {
-                        return None;
-                    }
-                    let tuple = conn.known_name()?;
-                    let identity = pair::identity(Role::Acceptor, &tuple, receiving, sending);
-                    let met = attempt.meeting.learn(&identity, data.as_slice());
-                    is_other_version = met.is_err_and(|why| why.is_other_version());
-                    let met = met.ok()?;
-                    if !enter_guard(conn) {
-                        return None;
-                    }
-                    begin(pair, receiving, sending, &met);
-                    (receiving.rx, sending.tx) = (Some(rx), Some(tx));
-                    Some(())
-                });
-                match learnt {
-                    Some(()) => begun(pair),
-                    None => {
-                        device.host.forget(number);
-                        put_off_for(pair, attempt, true, is_other_version);
-                    }
-                }
+                let has_answered = reject != Reject::InvalidService;
+                let is_other_version = reject == Reject::Consumer(OTHER_VERSION);
+                put_off_for(pair, attempt, has_answered, is_other_version);
             }
-            Event::Refused { number, reject } => {
-                if let Some(pair) = pair::get(number) {
-                    // SAFETY: the device's lock is ours.
-                    let attempt = unsafe { pair.attempt() };
-                    let has_answered = reject != Reject::InvalidService;
-                    let is_other_version = reject == Reject::Consumer(OTHER_VERSION);
-                    put_off_for(pair, attempt, has_answered, is_other_version);
-                }
+        }
+        Event::Unreachable { number } => {
+            if let Some(pair) = pair::get(number) {
+                // SAFETY: the device's lock is ours.
+                put_off(pair, unsafe { pair.attempt() }, Shown::Nothing);
             }
-            Event::Unreachable { number } => {
-                if let Some(pair) = pair::get(number) {
-                    // SAFETY: the device's lock is ours.
-                    put_off(pair, unsafe { pair.attempt() }, Shown::Nothing);
-                }
-            }
-            Event::Lost { number } => {
-                if let Some(pair) = pair::get(number) {
-                    pair.shared.link_died();
-                    if let Some(conn) = pair.conn() {
-                        doorbell::signal_self(conn.index());
-                    }
+        }
+        Event::Lost { number } => {
+            if let Some(pair) = pair::get(number) {
+                pair.shared.link_died();
+                if let Some(conn) = pair.conn() {
+                    doorbell::signal_self(conn.index());
                 }
             }
         }
     }
-    pace::has_looked(has_some);
 }
 
 /// Says of a connection that it stays on TCP because the two ends speak different versions.
@@ -466,57 +423,61 @@ fn put_off_for(pair: &Pair, attempt: &mut pair::Attempt, has_answered: bool, is_
     );
 }
 
-/// The device was removed: its driver may wait until nothing of it is in use here. Streams go on over TCP.
+/// Devices that were removed: their drivers may wait until nothing of them is in use here. Streams go on over TCP.
 fn close_lost(lock: &mut DeviceLock) {
-    let Some(device) = device(lock) else { return };
-    if !device.host.fabric().is_lost() {
-        return;
+    let mut is_one_used = false;
+    for at in places::open_ones() {
+        let Some(device) = device(lock, at) else { continue };
+        if !device.host.fabric().is_lost() {
+            continue;
+        }
+        if part_from(&mut device.host, at) {
+            let Some(place) = places::get(at) else { continue };
+            // SAFETY: only a thread that took `core` a moment ago, for a fast step, can reach it: [`close`] waits for its
+            // end.
+            unsafe { close(place.lost(at)) };
+        } else {
+            is_one_used = true;
+        }
     }
+    IS_LOST.store(is_one_used, Ordering::Relaxed);
+}
+
+/// The device of a place was removed. False: messages that the program has not read lie in its buffers.
+fn part_from(host: &mut Host<VerbsFabric, PAIRS>, at: usize) -> bool {
     let mut is_used = false;
     for (number, pair) in pair::all() {
-        if pair.shared.has_link() {
+        if pair.queue().is_some_and(|(place, _)| place == at) {
             pair.shared.link_died();
-            bury(&mut device.host, number, pair);
-            is_used |= pair.endpoint.load(Ordering::Acquire) != 0;
+            bury(host, number, pair);
+            is_used |= pair.queue().is_some();
             if let Some(conn) = pair.conn() {
                 doorbell::signal_self(conn.index());
             }
         }
-        // SAFETY: the device's lock is ours.
+        // SAFETY: the device's lock is the caller's.
         let attempt = unsafe { pair.attempt() };
-        if pair.is_out.load(Ordering::Relaxed) {
+        if attempt.place == at && pair.is_out.load(Ordering::Relaxed) {
             put_off(pair, attempt, Shown::NotYet);
         }
     }
-    IS_LOST.store(is_used, Ordering::Relaxed);
-    if is_used {
-        return; // messages that the program has not read lie in its buffers
-    }
-    let at = DEVICE.swap(null_mut(), Ordering::SeqCst);
-    STATE.store(NONE, Ordering::Release);
-    AGAIN_NS.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
-    // SAFETY: only a thread that took `core` a moment ago, for a fast step, can reach it: [`close`]
-    // waits for its end.
-    unsafe { close(at) };
+    !is_used
 }
 
 /// Closes a device, once no thread is in the middle of a fast step.
 ///
 /// # Safety
-/// It was `DEVICE`, and is not any more.
+/// It was in a place, and is not any more, or never was.
 unsafe fn close(at: *mut Device) {
-    while FAST.load(Ordering::SeqCst) != 0 {
-        sdp_sys::time::yield_now();
-    }
+    places::await_fast();
     // SAFETY: the caller's: no other thread has it.
     let descriptors = unsafe { &mut *at }.host.fabric().descriptors();
     // The library closes them as a program closes a number.
     for fd in descriptors {
         process::table::unhide(fd);
     }
-    ARMED.store(false, Ordering::Release);
-    // SAFETY: initialised when it became `DEVICE`, and dropped once: no other thread has it any
-    // more. The mapping stays; it is a few pages for each device that was lost.
+    // SAFETY: initialised before it came to a place, and dropped once: no other thread has it any more. The mapping
+    // stays; it is a few pages for each device that was lost.
     unsafe { core::ptr::drop_in_place(at) };
 }
 
@@ -536,6 +497,7 @@ fn with_both<R>(
 /// code of a refusal.
 fn answer(
     host: &mut Host<VerbsFabric, PAIRS>,
+    at: usize,
     service: &Address,
     id: sdp_fabric_verbs::fabric::Id,
     request: &[u8],
@@ -584,7 +546,7 @@ fn answer(
             Some(())
         });
         if accepted.is_some() {
-            begun(pair);
+            begun(pair, at);
             return Ok(());
         }
         note_version(pair, is_other_version);
@@ -626,14 +588,14 @@ fn enter_guard(conn: &Conn) -> bool {
 }
 
 /// Behind [`begin`], when the locks are free.
-fn begun(pair: &Pair) {
+fn begun(pair: &Pair, at: usize) {
     let Some(conn) = pair.conn() else { return };
     pair.receiving(conn, |receiving| {
-        let index = receiving.rx.as_ref().map_or(0, |rx| rx.index() as u32 + 1);
-        pair.endpoint.store(index, Ordering::Release);
+        let index = receiving.rx.as_ref().map(|rx| rx.index());
+        pair.set_queue(index.map(|index| (at, index)));
         let Times { retries, rnr_retries, .. } = Times::USUAL;
-        with_names(|core, device| {
-            let counts = core.counts(index.checked_sub(1)? as usize)?;
+        places::with_names(at, |core, device| {
+            let counts = core.counts(index?)?;
             let (own, peer) = (counts.number, counts.peer_number);
             let retries = (retries, rnr_retries);
             publish::met(conn, &QueuePair { own, peer, device, retries });
@@ -675,7 +637,7 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
         publish::record(conn, Kind::LaneLost, None, None, Some(Fabric::Verbs));
         publish::parted(conn);
         let halves = (receiving.rx.take(), sending.tx.take());
-        pair.endpoint.store(0, Ordering::Release);
+        pair.set_queue(None);
         sdp_remote::end(outbound, inbound, &pair.shared);
         Some(halves)
     });
@@ -687,23 +649,38 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
     }
 }
 
-/// Takes a step towards a queue pair for the connection. Slow.
-fn attempt(number: u32, pair: &Pair, tuple: &Tuple) {
-    if !may_be_slow() || refusal().is_some() {
-        return;
+/// Takes a step towards a queue pair for the connection. `Err`: it is to be TCP. Slow.
+fn attempt(number: u32, pair: &Pair, tuple: &Tuple) -> Result<(), Reason> {
+    if may_be_slow()
+        && let Some(mut lock) = DeviceLock::take()
+    {
+        let at = match open(tuple) {
+            Ok(at) => at,
+            Err((why, again_ns)) => {
+                pair.next_ns.store(again_ns, Ordering::Relaxed);
+                return why.map_or(Ok(()), Err);
+            }
+        };
+        step(&mut lock);
+        close_lost(&mut lock);
+        match device(&mut lock, at) {
+            Some(device) => attempt_on(&mut device.host, at, number, pair, tuple),
+            None => pace::rest(pair, RETRY_NS),
+        }
     }
-    let Some(mut lock) = DeviceLock::take() else { return };
-    if !is_open() {
-        open(&mut lock, &tuple.local, tuple.interface);
-    }
-    step(&mut lock);
-    close_lost(&mut lock);
-    let Some(device) = device(&mut lock) else { return pace::rest(pair, RETRY_NS) };
-    if device.own.bytes() != tuple.local.bytes() {
-        return pace::rest(pair, REOPEN_NS); // another interface: one device in a process for now
-    }
+    Ok(())
+}
+
+/// The same on the device of a place.
+fn attempt_on(
+    host: &mut Host<VerbsFabric, PAIRS>,
+    at: usize,
+    number: u32,
+    pair: &Pair,
+    tuple: &Tuple,
+) {
     if pair.shared.is_link_dead() {
-        bury(&mut device.host, number, pair);
+        bury(host, number, pair);
     }
     // Its remaining messages have to be read first.
     if pair.shared.has_link() {
@@ -714,8 +691,9 @@ fn attempt(number: u32, pair: &Pair, tuple: &Tuple) {
     }
     // SAFETY: the device's lock is ours.
     let attempt = unsafe { pair.attempt() };
-    let has_begun = match device.host.fabric().promise() {
-        Some(promise) => begin_attempt(&mut device.host, number, pair, tuple, promise),
+    attempt.place = at;
+    let has_begun = match host.fabric().promise() {
+        Some(promise) => begin_attempt(host, number, pair, tuple, promise),
         None => false,
     };
     pair.is_out.store(has_begun, Ordering::Relaxed);
@@ -771,8 +749,10 @@ fn stop(lock: &mut DeviceLock, number: u32, pair: &Pair) {
     if pair.shared.has_link() {
         pair.shared.link_died();
     }
-    if let Some(device) = device(lock) {
-        device.host.unlisten(number);
+    for at in places::open_ones() {
+        if let Some(device) = device(lock, at) {
+            device.host.unlisten(number);
+        }
     }
     // SAFETY: the device's lock is the caller's.
     unsafe { pair.attempt() }.meeting.give_up();
@@ -783,8 +763,10 @@ fn stop(lock: &mut DeviceLock, number: u32, pair: &Pair) {
 pub(super) fn cut(number: u32, pair: &Pair) {
     let mut lock = await_lock();
     stop(&mut lock, number, pair);
-    if let Some(device) = device(&mut lock) {
-        device.host.forget(number);
+    for at in places::open_ones() {
+        if let Some(device) = device(&mut lock, at) {
+            device.host.forget(number);
+        }
     }
 }
 
@@ -794,7 +776,7 @@ pub(super) fn drop_link(number: u32, pair: &Pair) {
     cut(number, pair);
     let _lock = await_lock();
     let halves = with_both(pair, |conn, receiving, sending| {
-        pair.endpoint.store(0, Ordering::Release);
+        pair.set_queue(None);
         publish::parted(conn);
         let halves = (receiving.rx.take(), sending.tx.take());
         if let (Some(inbound), Some(outbound)) = (&mut receiving.inbound, &mut sending.outbound) {
@@ -808,19 +790,21 @@ pub(super) fn drop_link(number: u32, pair: &Pair) {
 /// The connection ends: its queue pair, listener and attempts go. Slow.
 pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     let halves = pair.retire(conn);
-    pair.endpoint.store(0, Ordering::Release);
+    pair.set_queue(None);
+    // With the device's lock we are in a section of our own.
+    let looks = if may_be_slow() { FLUSH_LOOKS } else { 0 };
     // A queue pair without its number would never be destroyed.
     let mut lock = await_lock();
     let Some(halves) = halves else { return pair.abandon() };
     drop(halves);
-    if let Some(device) = device(&mut lock) {
+    for at in places::open_ones() {
+        let Some(device) = device(&mut lock, at) else { continue };
         device.host.unlisten(number);
         device.host.forget(number);
-        // The program may never come back, if this was its last connection. Elsewhere the next slow
-        // step does it: destroying a queue pair frees memory.
-        let looks = if may_be_slow() { FLUSH_LOOKS } else { 0 };
+        // The program may never come back, if this was its last connection. Elsewhere the next slow step does it:
+        // destroying a queue pair frees memory.
         for _ in 0..looks {
-            drain();
+            drain_one(at);
             if device.host.fabric().bury() {
                 break;
             }
@@ -830,13 +814,10 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     pair.release();
 }
 
-/// In a fork child: device and queue pairs are the parent's.
+/// In a fork child: devices and queue pairs are the parent's.
 #[cold]
 pub(super) fn forget() {
-    STATE.store(NONE, Ordering::Release);
-    DEVICE.store(null_mut(), Ordering::Release);
+    places::forget();
     BUSY.store(false, Ordering::Release);
-    ARMED.store(false, Ordering::Release);
     EVENTS.store(-1, Ordering::Release);
-    FAST.store(0, Ordering::Release);
 }

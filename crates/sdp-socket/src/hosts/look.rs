@@ -14,6 +14,7 @@ use super::{
     forked::{Use, claim},
     leaving::{answer_leave, take_return},
     pair::{self, Pair, Receiving},
+    places,
 };
 use crate::{
     conn::{self, Conn, ConnGuard, Half, carrier, flag},
@@ -131,7 +132,7 @@ pub(super) fn spin(conn: &ConnGuard, pair: &Pair, guard: Pin<&CallGuard>) -> boo
 /// device.
 #[inline]
 pub(crate) fn drain() -> bool {
-    device::is_open() && device::drain()
+    places::is_any_open() && device::drain()
 }
 
 /// The kernel's state of a carrier that is plain TCP.

@@ -46,6 +46,7 @@ mod leaving;
 mod look;
 mod pace;
 mod pair;
+mod places;
 mod reach;
 mod reader;
 mod show;
@@ -654,13 +655,9 @@ fn look_around(conn: &Conn) -> Option<u64> {
     let (number, pair) = pair::of(conn)?;
     let fd = conn::number_of(conn)?;
     if pair.is_plain() {
-        if !pair.is_copy() && pair.endpoint.load(Ordering::Acquire) != 0 && device::may_be_slow() {
+        if !pair.is_copy() && pair.queue().is_some() && device::may_be_slow() {
             device::drop_link(number, pair);
         }
-        return None;
-    }
-    if let Some(reason) = device::refusal() {
-        let_go(conn, reason);
         return None;
     }
     if !pair.shared.is_up() || pair.shared.is_link_dead() || !crate::wake::strangers::has_device() {

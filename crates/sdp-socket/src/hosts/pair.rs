@@ -36,6 +36,8 @@ const LOOKS: u32 = 10_000;
 const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
 const LATE_SLEEP_NS: i64 = 1_000_000;
+/// The low half of [`Pair::endpoint`].
+const LOW: usize = 0xffff;
 /// Bytes posted and not acknowledged that a connection can have.
 pub(super) const RING: usize = 128 * 1024;
 
@@ -69,8 +71,9 @@ pub(super) struct Sending {
 
 /// Attempts to meet. Under the device's lock.
 pub(super) struct Attempt {
-    /// How far this one is.
+    /// How far this one is, and the place of its device.
     pub(super) meeting: Meeting,
+    pub(super) place: usize,
     /// How many came to nothing since the last meeting, and whether the other end's library answered one.
     pub(super) tries: u32,
     pub(super) has_answered: bool,
@@ -90,8 +93,8 @@ pub(super) struct Pair {
     pub(super) next_ns: AtomicU64,
     /// A request is in flight, or a listener waits for one. Changed under the device's lock.
     pub(super) is_out: AtomicBool,
-    /// Place of the queue pair in the fabric + 1; 0 none.
-    pub(super) endpoint: AtomicU32,
+    /// Place of the queue pair in the fabric + 1, in the low half, and the device's; 0 none.
+    endpoint: AtomicU32,
     /// Messages that had arrived when a thread was last told.
     pub(super) told: AtomicU32,
     /// It has met, and epoll sets do not know yet.
@@ -191,6 +194,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt {
             meeting: Meeting::new(role),
+            place: 0,
             tries: 0,
             has_answered: false,
             met_ns: 0,
@@ -463,6 +467,19 @@ impl Pair {
     pub(super) unsafe fn attempt(&self) -> &mut Attempt {
         // SAFETY: the caller's.
         unsafe { &mut *self.attempt.get() }
+    }
+
+    /// The place of its device, and that of the queue pair there.
+    #[inline]
+    pub(super) fn queue(&self) -> Option<(usize, usize)> {
+        let both = self.endpoint.load(Ordering::Acquire) as usize;
+        let index = (both & LOW).checked_sub(1)?;
+        Some((both >> LOW.count_ones(), index))
+    }
+
+    pub(super) fn set_queue(&self, queue: Option<(usize, usize)>) {
+        let both = queue.map_or(0, |(at, index)| at << LOW.count_ones() | (index + 1) & LOW);
+        self.endpoint.store(both as u32, Ordering::Release);
     }
 
     /// No attempt is in progress, and none begins any more.

@@ -9,7 +9,7 @@ use libc::c_int;
 use sdp_fabric_verbs::cm::Manager;
 use sdp_stats::Reason;
 
-use super::{IN_USE, carrier_io::is_of_this_host, device, end, pair, role};
+use super::{IN_USE, carrier_io::is_of_this_host, end, pair, places, role};
 use crate::{
     conn::{Conn, Stage, flag},
     process,
@@ -39,7 +39,6 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     if !process::tunables().has_verbs()
         || conn.stage() != Stage::Candidate
         || conn.has(flag::ADOPTED)
-        || device::refusal().is_some()
         || !may_reach()
     {
         return;
@@ -53,6 +52,11 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     };
     if is_loopback(&remote) || is_of_this_host(&remote) {
         return;
+    }
+    if places::has_refused()
+        && let Some(reason) = conn.name(fd).and_then(|tuple| places::refusal(&tuple))
+    {
+        return conn.fall_back(reason);
     }
     let role = role(conn);
     IN_USE.store(true, Ordering::Relaxed);
@@ -71,12 +75,9 @@ fn is_loopback(ip: &[u8; 16]) -> bool {
     is_v4 && first == 127 || u128::from_be_bytes(*ip) == u128::from(last) && last == 1
 }
 
-/// Why no address of another host can be reached; `None`: one may be.
+/// Why no address of another host can be reached; `None`: one may be, by some address of this host.
 pub(crate) fn unreachable() -> Option<Reason> {
-    if !process::tunables().has_verbs() || !may_reach() {
-        return Some(Reason::RemotePeer);
-    }
-    device::refusal()
+    (!process::tunables().has_verbs() || !may_reach()).then_some(Reason::RemotePeer)
 }
 
 #[cfg(test)]

@@ -1,0 +1,106 @@
+"""Several RDMA devices in one process, and addresses that are no device's: each connection between two network namespaces uses
+the device that has its own address. The devices are stand-ins (`test_verbs.py`).
+"""
+
+import pytest
+
+from .test_verbs import ADDRESSES, PORT, Hosts, built, by_sdp, fault, pytestmark
+
+__all__ = ["built", "pytestmark"]
+# Of the second and third wire, at the server and at the client.
+SECOND, THIRD = ("10.9.1.1", "10.9.1.2"), ("10.9.2.1", "10.9.2.2")
+SERVER = ADDRESSES[0], SECOND[0]
+
+
+class Wired(Hosts):
+    """Two hosts with three wires between them, of which two lead to devices."""
+
+    def __init__(self):
+        super().__init__()
+        b = self.holders[1].pid
+        for which, addresses in enumerate((SECOND, THIRD), 1):
+            names = [f"wire{which}{number}" for number in range(2)]
+            self.enter(0, "ip", "link", "add", names[0], "type", "veth", "peer", "name", names[1], "netns", str(b))
+            for number, address in enumerate(addresses):
+                self.enter(number, "ip", "addr", "add", f"{address}/24", "dev", names[number])
+                self.enter(number, "ip", "link", "set", names[number], "up")
+        for address in SECOND:
+            self.network("add", address)
+
+    def busy(self):
+        """Options of a client that takes its time until it is told that it is `enough`."""
+        return "--rounds", 1500, "--pace", 0.005, "--pace-until", self.path / "enough"
+
+    def enough(self):
+        (self.path / "enough").touch()
+
+    def ask_at(self, addresses, *options, **how):
+        return self.start(1, "client", "ask", ",".join(addresses), PORT, *options, **how)
+
+
+@pytest.fixture
+def hosts():
+    hosts = Wired()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("options", [(), ("--async",), ("--fork",)], ids=["threads", "asyncio", "fork"])
+def test_two_devices_at_once(hosts, options):
+    """Connections over both, in one process; in a child for each connection at a server that forks."""
+    server = hosts.serve(*options)
+    client = hosts.ask_at(SERVER, "--connections", 4, *hosts.busy(), *(options if "--async" in options else ()))
+    # The client has two; so has a server of threads, and each child of another has its own.
+    hosts.wait(lambda live: live["contexts"] == (6 if "--fork" in options else 4) and live["qps"] == 8)
+    hosts.enough()
+    hosts.every_byte(client)
+    client, server = hosts.stop(server)
+    for report in (client, server):
+        assert report["fabrics"]["verbs"] == 4 and report["reasons"] == {}, report
+        assert by_sdp(report) > sum(report["bytes"].values()) / 2, report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("options", [(), ("--async",)], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("gone", [0, 1, 2, 3])
+def test_one_of_two_devices_goes(hosts, gone, options):
+    """Devices 0 and 2 are the server's, 1 and 3 the client's. Its connection goes on over TCP, the other one by SDP; the
+    device is given back."""
+    server = hosts.serve(*options)
+    client = hosts.ask_at(SERVER, "--connections", 2, *hosts.busy(), *options)
+    hosts.wait(lambda live: live["qps"] == 4)
+    hosts.network("remove", str(gone))
+    # While both go on.
+    hosts.wait(lambda live: live["contexts"] == 3 and live["qps"] == 2)
+    hosts.enough()
+    hosts.every_byte(client)
+    client, server = hosts.stop(server)
+    for report in (client, server):
+        # A connection that has met may not have moved yet when its device goes.
+        assert 1 <= report["fabrics"]["verbs"] <= 2 and "protocol-violation" not in report["demotions"], report
+        # Nearly half of all bytes are those of one connection behind the loss of its device.
+        assert by_sdp(report) > sum(report["bytes"].values()) / 3, report
+        assert report["bytes"]["tcp_sent"] > sum(report["bytes"].values()) / 12, report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("options", [(), ("--in-turn",)], ids=["at-once", "in-turn"])
+def test_an_address_without_device_decides_for_itself(hosts, options):
+    """As where a program connects over a network for management first."""
+    server = hosts.serve()
+    hosts.every_byte(hosts.ask_at((THIRD[0], ADDRESSES[0], THIRD[0], SECOND[0]), "--rounds", 120, "--connections", 4, *options))
+    for report in hosts.stop(server):
+        assert report["fabrics"]["verbs"] == 2 and report["reasons"] == {"no-device": 2}, report
+
+
+@pytest.mark.integrity
+def test_what_was_short_is_had_later(hosts):
+    """A refusal that may pass is asked about again: a later connection meets, and the one before stays on TCP."""
+    server = hosts.serve()
+    client = hosts.ask("--rounds", 120, "--connections", 2, "--in-turn", "--pace", 0.02, fail=[fault("RegMr", 1)])
+    hosts.every_byte(client)
+    client, _ = hosts.stop(server)
+    assert client["fabrics"]["verbs"] == 1 and client["reasons"] == {"memlock": 1}, client
