@@ -3,6 +3,7 @@ up, what rule file and environment do."""
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -343,3 +344,33 @@ def test_measuring_ports_serve_the_machine_that_asked(ladder):
             assert server.wait(LIMIT_S) == 0
         finally:
             server.kill()
+
+
+def rubbish(chance):
+    """What a variable may hold: bytes, numbers that are none or far off, nothing, very much."""
+    texts = [b"", b"0", b"-1", b"1e9", b"0x10", b"default", b"4294967297", b"9" * 400, b"shm,,verbs,shm", b" 5 ", b"\xff\xfe%n%s"]
+    texts.append(bytes(chance.randrange(1, 256) for _ in range(chance.randrange(300))))
+    texts.append(b"use sdp client * *:*\nuse" + b" tcp" * 30_000)
+    return chance.choice(texts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_environment_of_rubbish_stops_no_program(ladder, tmp_path, seed):
+    """Every variable that the library reads, all at once. A value that cannot be is the default, or TCP."""
+    chance = random.Random(seed)
+    keys = [one["key"] for one in json.loads(sdp(ladder, "tune", "--json").stdout)["tunables"]]
+    names = [f"SDP_{key.upper().removeprefix('SDP_')}" for key in keys]
+    names += ["SDP_RULES", "SDP_REPORT", "LIBSDP_CONFIG_FILE", "SIMPLE_LIBSDP", "ALWAYS_USE_SDP", "SDP_DLOPEN_DEEPBIND"]
+    env = {os.fsencode(name): os.fsencode(value) for name, value in environment().items()}
+    env |= {name.encode(): rubbish(chance) for name in names if chance.randrange(4)}
+    # A strict rule among the rubbish is none: with it a connection that can have no SDP would fail, as it has to.
+    env.pop(b"SIMPLE_LIBSDP", None)
+    env.pop(b"ALWAYS_USE_SDP", None)
+    if b"use sdp" in env.get(b"SDP_RULES", b""):
+        env[b"SDP_RULES"] = env[b"SDP_RULES"].replace(b"use sdp", b"use both")
+    done = subprocess.run(
+        [python(), PAIR, "plain"], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False,
+        env={**env, b"LD_PRELOAD": os.fsencode(ladder.artifacts.dir / "libsdp.so")}, cwd=tmp_path,
+    )
+    assert done.returncode == 0 and done.stdout.startswith(b"ready"), (env, done)
+    assert not list(tmp_path.iterdir()), "nor does a value name a file that is written"

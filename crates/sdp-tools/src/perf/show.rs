@@ -140,6 +140,30 @@ pub fn row(o: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::talk::Each;
+
+    fn said(here: Counted, there: Counted) -> String {
+        let one = PerByte { here: 1.0, there: 1.0 };
+        let ends = Ends {
+            peer: "10.9.0.1".into(),
+            peer_version: "0.1.0".into(),
+            fabric: None,
+            cpu_ns_per_byte: Each { tcp: one, sdp: one },
+            here,
+            there,
+        };
+        between(&ends).concat()
+    }
+
+    #[test]
+    fn ends_that_disagree_are_not_called_tcp() {
+        let verbs = Counted { sdp_bytes: 7, verbs: 1, ..Counted::default() };
+        let text = said(verbs.clone(), Counted::default());
+        assert!(text.contains("disagree") && text.contains("here 7 bytes, 1 connections by RDMA"));
+        assert!(!text.contains("both rows are TCP"), "{text}");
+        assert!(said(Counted::default(), verbs).contains("there 7 bytes"));
+        assert!(said(Counted::default(), Counted::default()).contains("both rows are TCP"));
+    }
 
     #[test]
     fn figures_have_three_digits() {
