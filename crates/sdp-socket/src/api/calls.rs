@@ -214,8 +214,8 @@ fn attached_route(held: ConnGuard) -> Route {
     Route::Library(held)
 }
 
-/// Of a stream to another host that a fork has copied, and nobody here has used: it becomes plain TCP first, or the number
-/// a relay's.
+/// A stream to another host that a fork has copied, and that no process here has used, becomes
+/// plain TCP first, or the number a relay's.
 #[cold]
 fn copied_route(held: ConnGuard) -> Route {
     handover::leave_to(&held, held.fd(), Reason::Shared, NextReader::Copy);
