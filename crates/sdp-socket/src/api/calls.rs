@@ -744,7 +744,9 @@ pub fn accepted(listener: c_int, fd: c_int, generation: u32) {
 }
 /// Before `close`: flush, DisConn, forget. `Done(-EBADF)` for a descriptor that we hide.
 pub fn closing(fd: c_int) -> Call {
-    if lifecycle::begin_close(fd) { done(Err(Errno::EBADF)) } else { Call::Pass }
+    let is_hidden = lifecycle::begin_close(fd);
+    hosts::settle();
+    if is_hidden { done(Err(Errno::EBADF)) } else { Call::Pass }
 }
 /// After the `close`, or after another call that closes a number before the number names something
 /// else.

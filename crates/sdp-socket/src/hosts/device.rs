@@ -53,6 +53,8 @@ const OTHER_VERSION: u8 = 2;
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// A connection has met, and epoll sets do not know yet.
 static HAS_NEW: AtomicBool = AtomicBool::new(false);
+/// A connection has ended where its queue pair could not be destroyed.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// Epoll descriptor of the devices' own ones, made with the first device; −1 none.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
 /// A device is gone, and is closed when the program has read the messages in its buffers.
@@ -792,7 +794,7 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
     let halves = pair.retire(conn);
     pair.set_queue(None);
     // With the device's lock we are in a section of our own.
-    let looks = if may_be_slow() { FLUSH_LOOKS } else { 0 };
+    let may_be_slow = may_be_slow();
     // A queue pair without its number would never be destroyed.
     let mut lock = await_lock();
     let Some(halves) = halves else { return pair.abandon() };
@@ -801,9 +803,20 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
         let Some(device) = device(&mut lock, at) else { continue };
         device.host.unlisten(number);
         device.host.forget(number);
-        // The program may never come back, if this was its last connection. Elsewhere the next slow step does it:
-        // destroying a queue pair frees memory.
-        for _ in 0..looks {
+    }
+    pair.release();
+    // Destroying a queue pair frees memory.
+    match may_be_slow {
+        true => destroy_ended(&mut lock),
+        false => HAS_ENDED.store(true, Ordering::Release),
+    }
+}
+
+/// Queue pairs of connections that have ended are destroyed, once what was under way has come back.
+fn destroy_ended(lock: &mut DeviceLock) {
+    for at in places::open_ones() {
+        let Some(device) = device(lock, at) else { continue };
+        for _ in 0..FLUSH_LOOKS {
             drain_one(at);
             if device.host.fabric().bury() {
                 break;
@@ -811,7 +824,16 @@ pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
             sdp_sys::time::sleep(FLUSH_SLEEP_NS);
         }
     }
-    pair.release();
+}
+
+/// Behind a close, which may have been the program's last call on a connection: it ended where nothing slow may be done.
+/// Slow; a load if not.
+#[inline]
+pub(crate) fn settle() {
+    if HAS_ENDED.load(Ordering::Acquire) && may_be_slow() && HAS_ENDED.swap(false, Ordering::AcqRel)
+    {
+        destroy_ended(&mut await_lock());
+    }
 }
 
 /// In a fork child: devices and queue pairs are the parent's.
