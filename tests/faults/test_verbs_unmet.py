@@ -34,7 +34,8 @@ class Lonely(Counted):
     end = "ask"
 
     def start(self, number, name, *words, fail=()):
-        environment = {**os.environ, "COUNTED_NAP_US": str(self.nap_us)}
+        # It rests where the traced end does not: so that one has something to sleep for.
+        environment = {**os.environ, "COUNTED_NAP_US": str(self.nap_us or NAP_US)}
         if words[0] == self.end:
             return super().start(number, name, *words, fail=fail)
         process = subprocess.Popen(self.inside(number, self.program, *words), env=environment, stdin=subprocess.PIPE,
