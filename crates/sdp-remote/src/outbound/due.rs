@@ -3,6 +3,8 @@
 
 use sdp_guard::producer::{Lane, Link};
 
+use sdp_proto::Hold;
+
 use super::{Leave, Outbound, Stage};
 use crate::Shared;
 
@@ -17,7 +19,16 @@ impl Outbound {
     /// that has moved payload may leave [`Outbound::tend`] to the next one that waits. The next
     /// send learns the peer's acknowledgements.
     pub fn is_settled(&self, shared: &Shared) -> bool {
-        self.is_up(shared) && self.is_invite_told && !self.owes(shared)
+        self.is_up(shared)
+            && self.is_invite_told
+            && !self.owes(shared)
+            && !self.is_held_by_old_credit(shared)
+    }
+
+    /// Whether credit that was not learnt yet may be what an update waits for.
+    fn is_held_by_old_credit(&self, shared: &Shared) -> bool {
+        let held = || self.source.next_control(shared.ack(), shared.owed()).err();
+        shared.credit() != self.learnt && held().is_some_and(|hold| hold != Hold::NothingToSend)
     }
 
     /// Whether anything is to be written or posted.

@@ -185,13 +185,7 @@ pub(crate) fn route(fd: c_int, half: Half) -> Route {
     match held.stage() {
         Stage::Fresh | Stage::Listener => Route::Pass,
         Stage::Attached => attached_route(held),
-        Stage::Remote | Stage::Guarded => {
-            lifecycle::see(&held, fd);
-            if hosts::is_guarded_copy(&held) {
-                return copied_route(held);
-            }
-            Route::Library(held)
-        }
+        Stage::Remote | Stage::Guarded => remote_route(held),
         Stage::Kernel | Stage::Candidate | Stage::Meeting => {
             // Before the stage is looked at again: a thread that attaches it meanwhile sees the
             // count, or this look sees the stage.
@@ -214,12 +208,18 @@ fn attached_route(held: ConnGuard) -> Route {
     Route::Library(held)
 }
 
-/// A stream to another host that a fork has copied, and that no process here has used, becomes
-/// plain TCP first, or the number a relay's.
-#[cold]
-fn copied_route(held: ConnGuard) -> Route {
-    handover::leave_to(&held, held.fd(), Reason::Shared, NextReader::Copy);
-    if held.is_current() { Route::Library(held) } else { Route::Pass }
+/// Of a stream to another host. One that a fork has copied, and that no call here has used, becomes
+/// plain TCP first, or its number a relay's. Not beside the code that fork children run.
+#[inline(never)]
+fn remote_route(held: ConnGuard) -> Route {
+    lifecycle::see(&held, held.fd());
+    if hosts::is_guarded_copy(&held) {
+        handover::leave_to(&held, held.fd(), Reason::Shared, NextReader::Copy);
+        if !held.is_current() {
+            return Route::Pass;
+        }
+    }
+    Route::Library(held)
 }
 
 /// `recv`, `recvfrom` (with no address wanted, or on a connected stream), and `read` of a byte or more.
@@ -475,7 +475,11 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Call {
     let Some(header) = (unsafe { Header::new(msg) }) else { return Call::Pass };
     if !is_tracked(fd) {
         let mut is_whole = true;
-        header::each_right(header, hosts::ask_number);
+        header::each_right(header, |passed| {
+            if !elsewhere::is(passed) {
+                hosts::ask_number(passed);
+            }
+        });
         header::each_right(header, |passed| {
             if elsewhere::is(passed) {
                 return;
@@ -757,7 +761,9 @@ pub fn closed(fd: c_int) {
 /// `close_range` and `closefrom` (with `last` = `u32::MAX`). `Done` when it was carried out here,
 /// around our hidden descriptors.
 pub fn closing_range(first: u32, last: u32, flags: c_int) -> Call {
-    lifecycle::closing_range(first, last, flags).map_or(Call::Pass, Call::Done)
+    let result = lifecycle::closing_range(first, last, flags);
+    hosts::settle();
+    result.map_or(Call::Pass, Call::Done)
 }
 /// After a successful `dup`, `F_DUPFD`: `new` names the same as `old`.
 pub fn duplicated(old: c_int, new: c_int) {

@@ -84,10 +84,10 @@ impl Carrier for Socket<'_> {
     }
 }
 
-/// Keeps what the carrier has reported, for the program's next call. Not that the program may send
-/// no more: the kernel reports that each time.
+/// Keeps the end of a connection that the carrier has reported, which the kernel reports once, for
+/// the program's next call. All other errors are the call's own, or come again.
 pub(super) fn keep_error(conn: &Conn, errno: i32) {
-    if errno != libc::EPIPE {
+    if carrier::is_end(Errno(errno)) {
         conn.set_pending_error(Errno(errno));
     }
 }

@@ -435,8 +435,7 @@ fn close_lost(lock: &mut DeviceLock) {
         }
         if part_from(&mut device.host, at) {
             let Some(place) = places::get(at) else { continue };
-            // SAFETY: only a thread that took `core` a moment ago, for a fast step, can reach it: [`close`] waits for its
-            // end.
+            // SAFETY: no other thread reaches it: `lost` has waited for the end of fast steps.
             unsafe { close(place.lost(at)) };
         } else {
             is_one_used = true;
@@ -466,12 +465,11 @@ fn part_from(host: &mut Host<VerbsFabric, PAIRS>, at: usize) -> bool {
     !is_used
 }
 
-/// Closes a device, once no thread is in the middle of a fast step.
+/// Closes a device that no thread uses.
 ///
 /// # Safety
 /// It was in a place, and is not any more, or never was.
 unsafe fn close(at: *mut Device) {
-    places::await_fast();
     // SAFETY: the caller's: no other thread has it.
     let descriptors = unsafe { &mut *at }.host.fabric().descriptors();
     // The library closes them as a program closes a number.
@@ -594,6 +592,8 @@ fn begun(pair: &Pair, at: usize) {
     let Some(conn) = pair.conn() else { return };
     pair.receiving(conn, |receiving| {
         let index = receiving.rx.as_ref().map(|rx| rx.index());
+        // All that arrives on this queue pair is new, whatever had arrived on the last one.
+        pair.told.store(0, Ordering::Release);
         pair.set_queue(index.map(|index| (at, index)));
         let Times { retries, rnr_retries, .. } = Times::USUAL;
         places::with_names(at, |core, device| {
@@ -827,10 +827,21 @@ fn destroy_ended(lock: &mut DeviceLock) {
 }
 
 /// Behind a close, which may have been the program's last call on a connection: it ended where nothing slow may be done.
-/// Slow; a load if not.
-#[inline]
+/// Slow; a load where there is no connection to another host.
+#[inline(always)]
 pub(crate) fn settle() {
-    if HAS_ENDED.load(Ordering::Acquire) && may_be_slow() && HAS_ENDED.swap(false, Ordering::AcqRel)
+    if super::IN_USE.load(Ordering::Relaxed) {
+        settle_ended();
+    }
+}
+
+#[cold]
+fn settle_ended() {
+    if HAS_ENDED.load(Ordering::Acquire)
+        && may_be_slow()
+        // Not in a child on its parent's memory.
+        && process::is_ours()
+        && HAS_ENDED.swap(false, Ordering::AcqRel)
     {
         destroy_ended(&mut await_lock());
     }

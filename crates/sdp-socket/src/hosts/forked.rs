@@ -14,7 +14,7 @@
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 use sdp_fabric_verbs::endpoint::VerbsRx;
@@ -47,7 +47,7 @@ const LOST: u32 = 6;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
-/// How long a close gives a child to use the connection first.
+/// How long behind a fork a close gives the child to use the connection first.
 const CHILD_NS: u64 = 100_000_000;
 
 /// The use that a caller is about to make of the connection.
@@ -190,7 +190,7 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
         return false;
     }
     // A child that uses it does better: where the other end does not answer, a relay can be had.
-    let end = monotonic_ns() + CHILD_NS;
+    let end = FORKED_NS.load(Ordering::Relaxed) + CHILD_NS;
     while row.claim.load(Ordering::Acquire) as u32 == UNCLAIMED && monotonic_ns() < end {
         sdp_sys::time::sleep(SLEEP_NS);
     }
@@ -219,8 +219,12 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
     }
 }
 
+/// When this process has forked last, in nanoseconds.
+static FORKED_NS: AtomicU64 = AtomicU64::new(0);
+
 /// Before a fork: no thread is in the middle of a half, and the copies have no owner.
 pub(super) fn prepare() {
+    FORKED_NS.store(monotonic_ns(), Ordering::Relaxed);
     for (_, pair) in pair::all() {
         if !pair.lock_both() {
             continue;

@@ -197,12 +197,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
                 continue;
             }
             Err(SendError::Wait(wait)) => wait,
-            Err(error) if done > 0 => {
-                if let SendError::Carrier(errno) = error {
-                    keep_error(conn, errno);
-                }
-                return Ok(done);
-            }
+            Err(_) if done > 0 => return Ok(done),
             Err(SendError::Carrier(errno)) => {
                 return Err(match (report_error(conn), errno) {
                     (Some(pending), _) => pending,
@@ -371,7 +366,10 @@ fn send_once(
             let sent = carrier::send(conn.fd(), &walk, usize::MAX, flags);
             let n = sent.map_err(|e| match e {
                 Errno::EAGAIN => SendError::Wait(Wait::Carrier),
-                Errno(number) => SendError::Carrier(number),
+                Errno(number) => {
+                    keep_error(conn, number);
+                    SendError::Carrier(number)
+                }
             })?;
             if *moved < PREFIX as u64 {
                 keep_first(prefix, *moved, vector, from, n);
@@ -458,12 +456,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 is_cut = true;
                 bound = Some(CUT_SLEEP_NS);
             }
-            Err(error) if got > 0 => {
-                if let RecvError::Carrier(errno) = error {
-                    keep_error(conn, errno);
-                }
-                return Ok(got);
-            }
+            Err(_) if got > 0 => return Ok(got),
             Err(RecvError::Cut { .. }) => {
                 conn.set(flag::RESET_REPORTED | flag::PEER_GONE);
                 return Err(Errno::ECONNRESET);
@@ -553,7 +546,10 @@ fn receive_once(
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
             let n = got.map_err(|e| match e {
                 Errno::EAGAIN => RecvError::WouldBlock,
-                Errno(number) => RecvError::Carrier(number),
+                Errno(number) => {
+                    keep_error(conn, number);
+                    RecvError::Carrier(number)
+                }
             })?;
             if peeks {
                 return Ok(n);
@@ -703,10 +699,7 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     match next {
         Ok(at) => at,
         Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
-        Err(SendError::Carrier(errno)) => {
-            keep_error(conn, errno);
-            None
-        }
+        Err(SendError::Carrier(_)) => None, // the program is told in its next call
         Err(SendError::Broken(_)) => {
             reset(conn);
             None
@@ -784,10 +777,7 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
             }
             Some(Ok(())) => return true,
             // The carrier is over: no end is announced.
-            Some(Err(SendError::Carrier(errno))) => {
-                keep_error(conn, errno);
-                return true;
-            }
+            Some(Err(SendError::Carrier(_))) => return true,
             Some(Err(_)) | None => return false,
         }
     }

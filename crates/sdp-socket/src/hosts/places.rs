@@ -56,6 +56,8 @@ pub(super) struct Place {
     device: AtomicPtr<Device>,
     /// The completion queue tells its channel.
     pub(super) is_armed: AtomicBool,
+    /// Fast steps in progress.
+    fast: AtomicU32,
 }
 
 static TABLE: [Place; PLACES] = [const {
@@ -68,14 +70,13 @@ static TABLE: [Place; PLACES] = [const {
         again_ns: AtomicU64::new(0),
         device: AtomicPtr::new(null_mut()),
         is_armed: AtomicBool::new(false),
+        fast: AtomicU32::new(0),
     }
 }; PLACES];
 /// A bit for each place with an open device.
 static OPEN_ONES: AtomicU32 = AtomicU32::new(0);
 /// An address was refused once.
 static HAS_REFUSED: AtomicBool = AtomicBool::new(false);
-/// Fast steps in progress.
-static FAST: AtomicU32 = AtomicU32::new(0);
 
 /// Whether there is a device. A load.
 #[inline]
@@ -197,25 +198,21 @@ impl Place {
         OPEN_ONES.fetch_or(1 << at, Ordering::Release);
     }
 
-    /// The device of place `at` is lost; it is the caller's when no fast step is in progress.
+    /// The device of place `at` is lost, and the caller's from here on: no fast step is in progress.
     pub(super) fn lost(&self, at: usize) -> *mut Device {
         OPEN_ONES.fetch_and(!(1 << at), Ordering::Release);
         let device = self.device.swap(null_mut(), Ordering::SeqCst);
         self.again_ns.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
         self.state.store(GONE, Ordering::Release);
+        while self.fast.load(Ordering::SeqCst) != 0 {
+            sdp_sys::time::yield_now();
+        }
         device
     }
 
     /// The open device, for the holder of the device's lock.
     pub(super) fn device(&self) -> *mut Device {
         self.device.load(Ordering::Acquire)
-    }
-}
-
-/// Waits until no fast step is in progress.
-pub(super) fn await_fast() {
-    while FAST.load(Ordering::SeqCst) != 0 {
-        sdp_sys::time::yield_now();
     }
 }
 
@@ -231,13 +228,13 @@ pub(super) fn with_names<R>(at: usize, step: impl FnOnce(&Core, &[u8]) -> R) -> 
         return None;
     }
     let _section = section::Guard::enter();
-    FAST.fetch_add(1, Ordering::SeqCst);
+    place.fast.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a mapping that is never given back; its content stays until no fast step is in
     // progress, and a thread that closes it has taken the pointer away before it looks. `core` and
     // `name` are not changed after it was opened.
     let device = unsafe { place.device.load(Ordering::SeqCst).as_ref() };
     let done = device.map(|device| step(&device.core, &device.name));
-    FAST.fetch_sub(1, Ordering::SeqCst);
+    place.fast.fetch_sub(1, Ordering::SeqCst);
     done
 }
 
@@ -248,6 +245,6 @@ pub(super) fn forget() {
         place.device.store(null_mut(), Ordering::Release);
         place.state.store(FREE, Ordering::Release);
     }
+    TABLE.iter().for_each(|place| place.fast.store(0, Ordering::Release));
     OPEN_ONES.store(0, Ordering::Release);
-    FAST.store(0, Ordering::Release);
 }

@@ -7,7 +7,6 @@
 use core::{ops::Range, ptr::from_ref, sync::atomic::Ordering};
 
 use libc::{c_int, iovec};
-use sdp_fabric_verbs::endpoint::VerbsRx;
 use sdp_remote::{Leaving, ReceiveContext, RecvError, SendError, Wait};
 use sdp_sys::{
     errno::Errno,
@@ -19,7 +18,9 @@ use sdp_sys::{
 
 use super::{
     carrier_io::{Socket, Vector},
-    device, leaving,
+    device,
+    forked::Copied,
+    leaving,
     pair::{self, Pair, Receiving, Sending},
 };
 use crate::conn::{
@@ -135,12 +136,21 @@ impl<'a> Reader<'a> {
         // SAFETY: one element, and the memory that it names is the caller's until this returns.
         let mut buffers = unsafe { Buffers::new(&part, 1) }.ok_or(Errno::EINVAL)?;
         let mut landing = Landing { buffers: &mut buffers, discard: false };
-        let got = self.pair.receiving(self.conn, |Receiving { inbound, rx, .. }| {
-            let mut socket = Socket::new(self.conn, self.fd);
+        let got = self.pair.receiving(self.conn, |Receiving { inbound, rx, copied, .. }| {
+            let inbound = inbound.as_mut()?;
+            let carrier = &mut Socket::new(self.conn, self.fd);
             let shared = &self.pair.shared;
-            let rx: Option<&mut VerbsRx> = rx.as_mut();
-            let mut io = ReceiveContext { rx, carrier: &mut socket, shared };
-            Some(inbound.as_mut()?.recv(&mut io, &mut landing, false))
+            Some(match copied {
+                // Of a fork's copy the messages lie in the parent's receive buffers.
+                Some(rx) => {
+                    let mut io = ReceiveContext { rx: Some(&mut Copied(rx)), carrier, shared };
+                    inbound.recv(&mut io, &mut landing, false)
+                }
+                None => {
+                    let mut io = ReceiveContext { rx: rx.as_mut(), carrier, shared };
+                    inbound.recv(&mut io, &mut landing, false)
+                }
+            })
         });
         match got.flatten() {
             Some(Ok(got)) => Ok(got),
