@@ -79,7 +79,7 @@ def main():
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    program = ROOT / "target" / "faults" / "stepped"
+    program = ROOT / "target" / "faults" / "stepped-between"
     program.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["gcc", "-O2", ROOT / "tests/machines/programs/stepped.c", "-o", program], check=True)
     pair = Pair(prepare())

@@ -493,7 +493,9 @@ impl Outbound {
         io: &mut SendContext<'_, T, C>,
     ) -> Result<Option<u64>, SendError> {
         self.catch_up(io)?;
-        if self.post_control(io) {
+        let last = self.last;
+        self.post_control(io);
+        if self.last != last {
             self.catch_up(io)?;
         }
         self.flush_owed(io)?;
@@ -810,23 +812,18 @@ impl Outbound {
         self.last_post.saturating_add(wait << doubles)
     }
 
-    /// Posts the invitation, answers and credit updates, as far as there is credit and room. True if it posted, or tried
-    /// to.
-    fn post_control<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) -> bool {
-        let mut has_tried = false;
+    /// Posts the invitation, answers and credit updates, as far as there is credit and room.
+    fn post_control<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) {
         if !self.is_up(io.shared) || self.producer.link() != Link::Up {
-            return has_tried;
+            return;
         }
-        let Some(tx) = io.tx.as_deref_mut() else { return has_tried };
+        let Some(tx) = io.tx.as_deref_mut() else { return };
         let shared = io.shared;
         if self.is_inviting && !self.is_invite_told {
             let request = LaneRequest { lane: WireLane::Sdp, sequence: shared.followed() };
-            let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else {
-                return has_tried;
-            };
-            has_tried = true;
+            let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else { return };
             if !self.post_empty(tx, &outgoing, shared, io.now) {
-                return has_tried;
+                return;
             }
             self.is_invite_told = true;
         }
@@ -835,17 +832,16 @@ impl Outbound {
             let (outgoing, is_late) = match self.source.next_control(ack, shared.owed()) {
                 Ok(outgoing) => (outgoing, false),
                 Err(Hold::NothingToSend) if io.now >= self.late_at() => {
-                    let Ok(outgoing) = self.source.late_update(ack) else { return has_tried };
+                    let Ok(outgoing) = self.source.late_update(ack) else { return };
                     (outgoing, true)
                 }
-                Err(_) => return has_tried,
+                Err(_) => return,
             };
             let settles = outgoing.settles();
             shared.take_owed(settles);
-            has_tried = true;
             if !self.post_empty(tx, &outgoing, shared, io.now) {
                 shared.put_back_owed(settles);
-                return has_tried;
+                return;
             }
             self.lates = if is_late { self.lates + 1 } else { self.lates };
             if settles == Owed::NOTHING {

@@ -2,7 +2,6 @@
 //! and by callers that look whether it must be woken. Nothing here has side effects.
 
 use sdp_guard::producer::{Lane, Link};
-
 use sdp_proto::Hold;
 
 use super::{Leave, Outbound, Stage};
@@ -11,8 +10,22 @@ use crate::Shared;
 impl Outbound {
     /// Cheap and without side effects: true if [`Outbound::tend`] has something to do now, apart from time.
     pub fn is_due(&self, shared: &Shared) -> bool {
-        let has_learnt = self.stage != Stage::None && shared.credit() != self.learnt;
-        has_learnt || self.owes(shared)
+        if self.must_answer(shared) || self.has_backlog() {
+            return true;
+        }
+        if self.stage == Stage::None {
+            return false;
+        }
+        let has_died = shared.is_link_dead() && self.producer.link() == Link::Up;
+        let has_proof = self.stage == Stage::Proving && shared.is_proven(self.meeting);
+        if has_died || has_proof || shared.credit() != self.learnt {
+            return true;
+        }
+        if !self.is_up(shared) {
+            return false;
+        }
+        let has_control = self.source.next_control(shared.ack(), shared.owed()).is_ok();
+        has_control || (self.is_inviting && !self.is_invite_told)
     }
 
     /// True while payload may go by the queue pair both ways and this half owes nothing: a call
@@ -21,31 +34,14 @@ impl Outbound {
     pub fn is_settled(&self, shared: &Shared) -> bool {
         self.is_up(shared)
             && self.is_invite_told
-            && !self.owes(shared)
-            && !self.is_held_by_old_credit(shared)
-    }
-
-    /// Whether credit that was not learnt yet may be what an update waits for.
-    fn is_held_by_old_credit(&self, shared: &Shared) -> bool {
-        let held = || self.source.next_control(shared.ack(), shared.owed()).err();
-        shared.credit() != self.learnt && held().is_some_and(|hold| hold != Hold::NothingToSend)
-    }
-
-    /// Whether anything is to be written or posted.
-    fn owes(&self, shared: &Shared) -> bool {
-        if self.must_answer(shared) || self.has_backlog() {
-            return true;
-        }
-        let has_died = shared.is_link_dead() && self.producer.link() == Link::Up;
-        let has_proof = self.stage == Stage::Proving && shared.is_proven(self.meeting);
-        if self.stage != Stage::None && (has_died || has_proof) {
-            return true;
-        }
-        if !self.is_up(shared) {
-            return false;
-        }
-        let has_control = self.source.next_control(shared.ack(), shared.owed()).is_ok();
-        has_control || (self.is_inviting && !self.is_invite_told)
+            && !self.must_answer(shared)
+            && !self.has_backlog()
+            && match self.source.next_control(shared.ack(), shared.owed()) {
+                Ok(_) => false,
+                Err(Hold::NothingToSend) => true,
+                // Credit that was not learnt yet may be what an update waits for.
+                Err(_) => shared.credit() == self.learnt,
+            }
     }
 
     /// True if bytes, markers or proofs wait for room in the kernel.

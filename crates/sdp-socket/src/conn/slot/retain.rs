@@ -198,6 +198,7 @@ impl Conn {
     }
 
     /// The error that waits to be reported.
+    #[inline]
     pub(crate) fn pending_error(&self) -> Option<Errno> {
         let pending = self.pending_error.load(Ordering::Relaxed);
         (pending != 0).then_some(Errno(pending as i32))
@@ -206,7 +207,7 @@ impl Conn {
     /// Whether an error waits to be reported.
     #[inline]
     pub(crate) fn has_pending_error(&self) -> bool {
-        self.pending_error.load(Ordering::Relaxed) != 0
+        self.pending_error().is_some()
     }
 
     /// A call is about to sleep.
