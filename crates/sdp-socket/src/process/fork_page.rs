@@ -72,7 +72,7 @@ pub(crate) struct Page {
     pub(crate) reserved: AtomicU32,
     pub(crate) nested: AtomicU32,
     pub(crate) doorbells: AtomicU32,
-    pub(crate) blocks: AtomicU32,
+    pub(crate) used: [AtomicU64; DESCRIPTORS / u64::BITS as usize],
     pub(crate) scratch: AtomicBool,
     pub(crate) has_networks: AtomicBool,
     pub(crate) hides: AtomicBool,

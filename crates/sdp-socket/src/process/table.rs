@@ -8,7 +8,7 @@
 
 use core::{
     mem::size_of,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_sys::time::monotonic_ns;
@@ -24,11 +24,11 @@ static NEAR: &[AtomicU32; fork_page::DESCRIPTORS] = &fork_page::FORK_PAGE.table;
 /// them is, then never unmapped.
 static FAR: &AtomicPtr<AtomicU32> = &fork_page::FORK_PAGE.far_table;
 
-/// Blocks of near places in which something stood once, a bit each, never cleared: a walk looks at those alone. A
-/// fork walks several times, and most hidden descriptors are at the far end.
-static USED: &AtomicU32 = &fork_page::FORK_PAGE.blocks;
-/// Places of a block.
-const BLOCK: usize = fork_page::DESCRIPTORS / u32::BITS as usize;
+/// Near places in which something stood once, a bit each, never cleared: a walk looks at those alone. A fork walks
+/// several times, and most hidden descriptors are at the far end.
+static USED: &[AtomicU64; fork_page::DESCRIPTORS / BITS] = &fork_page::FORK_PAGE.used;
+/// Places of a word of [`USED`].
+const BITS: usize = u64::BITS as usize;
 
 const KIND_SHIFT: u32 = 28;
 const KIND_CONN: u32 = 1;
@@ -132,7 +132,7 @@ pub(crate) struct NoPlace;
 #[unsafe(link_section = ".text.open")]
 pub(crate) fn put(fd: i32, entry: Entry) -> Result<Option<Entry>, NoPlace> {
     let word = place(fd).ok_or(NoPlace)?;
-    use_block(fd);
+    note_used(fd);
     Ok(Entry::decode(word.swap(entry.encode(), Ordering::SeqCst)))
 }
 
@@ -211,10 +211,12 @@ pub(crate) fn unhide(fd: i32) -> bool {
 
 /// Something is about to stand in the place of `fd`: walks that shall see it look there.
 #[inline(always)]
-fn use_block(fd: i32) {
-    let block = fd as usize / BLOCK;
-    if block < u32::BITS as usize && USED.load(Ordering::SeqCst) & 1 << block == 0 {
-        USED.fetch_or(1 << block, Ordering::SeqCst);
+fn note_used(fd: i32) {
+    let bit = 1 << (fd as usize % BITS);
+    if let Some(used) = USED.get(fd as usize / BITS)
+        && used.load(Ordering::SeqCst) & bit == 0
+    {
+        used.fetch_or(bit, Ordering::SeqCst);
     }
 }
 
@@ -232,23 +234,17 @@ pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
 #[unsafe(link_section = ".text.hot")]
 fn first_from(fd: i32) -> Option<(i32, Entry)> {
     let mut next = fd as usize;
-    while next < fork_page::DESCRIPTORS {
-        let block = next / BLOCK;
-        let blocks = USED.load(Ordering::SeqCst) >> block;
-        if blocks & 1 == 0 {
-            if blocks == 0 {
-                next = fork_page::DESCRIPTORS;
-                break;
-            }
-            next = (block + blocks.trailing_zeros() as usize) * BLOCK;
+    while let Some(used) = USED.get(next / BITS) {
+        let ahead = used.load(Ordering::SeqCst) >> (next % BITS);
+        if ahead == 0 {
+            next = (next / BITS + 1) * BITS;
+            continue;
         }
-        let end = (next / BLOCK + 1) * BLOCK;
-        for word in NEAR.get(next..end)? {
-            if let Some(entry) = Entry::decode(word.load(Ordering::Acquire)) {
-                return Some((next as i32, entry));
-            }
-            next += 1;
+        next += ahead.trailing_zeros() as usize;
+        if let Some(entry) = Entry::decode(NEAR.get(next)?.load(Ordering::Acquire)) {
+            return Some((next as i32, entry));
         }
+        next += 1;
     }
     let top = crate::process::highest_descriptor();
     (next as i32..=top).find_map(|fd| Some((fd, entry(fd)?)))
