@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! network steps                what can be made to fail
-//! network FILE new ADDRESS…    makes it, with a device for each address (IPv4)
+//! network FILE new ADDRESS…    makes it, with a device for each address
 //! network FILE live            what exists, as JSON
 //! network FILE totals          what all processes have done, as JSON
 //! network FILE remove N        takes device N away
@@ -13,13 +13,15 @@
 //! network FILE break           queue pairs that are up fail
 //! ```
 
-use std::{ffi::CString, net::Ipv4Addr, process::exit};
+use std::{ffi::CString, net::IpAddr, process::exit};
 
 use sdp_fake_verbs::{Network, Road, Step};
 
 fn mapped(text: &str) -> [u8; 16] {
-    let ip: Ipv4Addr = text.parse().expect("an IPv4 address");
-    ip.to_ipv6_mapped().octets()
+    match text.parse().expect("an address") {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
 }
 
 fn main() {

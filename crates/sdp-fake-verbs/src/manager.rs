@@ -306,6 +306,11 @@ fn place(storage: &abi::Storage, len: u16) -> Result<Place, Errno> {
         }
         libc::AF_INET6 => {
             ip = *bytes.get(8..).and_then(<[u8]>::first_chunk::<16>).ok_or(Errno::EINVAL)?;
+            // As the kernel's: the interface says on which link the address is.
+            let is_link_local = ip[0] == 0xfe && ip[1] & 0xc0 == 0x80;
+            if is_link_local && bytes.get(24..28).is_none_or(|scope| scope == [0; 4]) {
+                return Err(Errno::EINVAL);
+            }
         }
         _ => return Err(Errno(libc::EAFNOSUPPORT)),
     }

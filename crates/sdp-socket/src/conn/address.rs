@@ -27,6 +27,15 @@ pub(crate) fn parse_address(bytes: &[u8]) -> Option<([u8; 16], u16)> {
     }
 }
 
+/// The interface of an address that is link-local (`sin6_scope_id`), otherwise 0.
+pub(crate) fn interface_of(bytes: &[u8]) -> u32 {
+    let is_link_local = bytes.first_chunk().map(|family| u16::from_ne_bytes(*family))
+        == Some(libc::AF_INET6 as u16)
+        && matches!(bytes.get(8..10), Some([0xfe, 0x80..=0xbf]));
+    let scope = bytes.get(24..).and_then(<[u8]>::first_chunk).filter(|_| is_link_local);
+    scope.map_or(0, |scope| u32::from_ne_bytes(*scope))
+}
+
 /// The address of this end. `None`: not a socket of these families.
 pub(crate) fn local_address(fd: c_int) -> Option<([u8; 16], u16)> {
     let mut bytes = [0u8; ADDRESS_MAX];

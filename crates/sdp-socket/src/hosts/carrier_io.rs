@@ -120,8 +120,8 @@ impl PayloadCarrier<Vector> for Socket<'_> {
     }
 }
 
-/// Whether an address is one of this host's: then a socket can be bound to it.
-pub(super) fn is_of_this_host(ip: &[u8; 16]) -> bool {
+/// Whether an address is one of this host's: then a socket can be bound to it. `interface`: of a link-local address.
+pub(super) fn is_of_this_host(ip: &[u8; 16], interface: u32) -> bool {
     let mut storage = [0u8; 28];
     let is_v4 = ip.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     let (family, from, bytes) = match is_v4 {
@@ -132,13 +132,13 @@ pub(super) fn is_of_this_host(ip: &[u8; 16]) -> bool {
     for (to, byte) in storage.iter_mut().zip(family_bytes) {
         *to = byte;
     }
-    for (to, byte) in storage.iter_mut().skip(from).zip(bytes) {
+    let scope = interface.to_ne_bytes();
+    for (to, byte) in storage.iter_mut().skip(from).zip(bytes.iter().chain(&scope)) {
         *to = *byte;
     }
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     let Ok(probe) = kernel::owned(kernel::socket(family, kind, 0)) else { return true };
     let bound = kernel::bind(probe.raw(), &storage, if is_v4 { 16 } else { 28 });
-    // An address that is neither (a link-local one without its interface) stays with the other
-    // fabrics.
+    // A link-local address whose interface is not known stays with the other fabrics.
     bound != Err(Errno(libc::EADDRNOTAVAIL))
 }

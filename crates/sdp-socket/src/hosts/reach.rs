@@ -34,8 +34,9 @@ fn may_reach() -> bool {
 }
 
 /// A connection exists, and has moved nothing: it is this room's if its other end is on another
-/// host. `remote`: the address that a `connect` asked for, which may still be in progress.
-pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
+/// host. `remote`: the address that a `connect` asked for, which may still be in progress, and its interface if it
+/// is link-local.
+pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<([u8; 16], u32)>) {
     if !process::tunables().has_verbs()
         || conn.stage() != Stage::Candidate
         || conn.has(flag::ADOPTED)
@@ -43,14 +44,9 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<[u8; 16]>) {
     {
         return;
     }
-    let remote = match remote {
-        Some(remote) => remote,
-        None => match conn.name(fd) {
-            Some(tuple) => *tuple.remote.bytes(),
-            None => return,
-        },
-    };
-    if is_loopback(&remote) || is_of_this_host(&remote) {
+    let named = || conn.name(fd).map(|tuple| (*tuple.remote.bytes(), tuple.interface));
+    let Some((remote, interface)) = remote.or_else(named) else { return };
+    if is_loopback(&remote) || is_of_this_host(&remote, interface) {
         return;
     }
     if places::has_refused()

@@ -16,7 +16,7 @@ use sdp_sys::{fd, kernel, pid, section};
 use crate::{
     conn::{
         self, Conn, ConnGuard, Half, Stage,
-        address::{ADDRESS_MAX, parse_address},
+        address::{ADDRESS_MAX, interface_of, parse_address},
         carrier, flag, options, publish, sharing,
     },
     datapath::{lane::Lane, receive, send},
@@ -138,16 +138,17 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
     }
     let Some((address, port)) = parse_address(&bytes) else { return };
     let verdict = explicit::family(conn, Role::Client, address, port);
+    let remote = Some((address, interface_of(&bytes)));
     if !is_first {
         hosts::start_over(conn);
         correct(conn, verdict == Family::Tcp);
-        return hosts::consider(conn, fd, Some(address));
+        return hosts::consider(conn, fd, remote);
     }
     if log::wants(log::Level::Summary) {
         log::connected(fd, address, port);
     }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
-    hosts::consider(conn, fd, Some(address));
+    hosts::consider(conn, fd, remote);
 }
 
 /// Whether a connection that is being made may have another address than when it began: an attempt
