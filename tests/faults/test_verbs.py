@@ -4,20 +4,25 @@ The library is a build for tests: `sdp-fake-verbs` stands in for libibverbs and 
 network between the devices is a file that both ends map. `SDP_FAKE_FAIL` makes calls fail in one process.
 """
 
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from support import users as people
+from support.stage import python
+
 from .harness import SDP, TARGET, seeds
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+TESTS = Path(__file__).resolve().parent.parent
+ROOT = TESTS.parent
 PROGRAM = ROOT / "tests" / "machines" / "programs" / "exchange.py"
 HANDBACK = PROGRAM.with_name("handback.py")
 LIBRARY = TARGET / "debug" / "libsdp.so"
@@ -43,21 +48,38 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built():
+@functools.cache
+def build():
+    """What is built for these tests, once; copies of it and of the tests' programs where every user can read them."""
     for what in (["--package", "sdp-preload", "--features", "fake-verbs"],
                  ["--package", "sdp-tools", "--features", "fake-verbs"],
                  ["--package", "sdp-fake-verbs", "--example", "network"]):
         environment = {**os.environ, "CARGO_TARGET_DIR": str(TARGET)}
         subprocess.run(["cargo", "build", "--quiet", *what], cwd=ROOT, env=environment, check=True)
+    scratch = tempfile.TemporaryDirectory(prefix="sdp-verbs-")
+    folder = people.reachable(Path(scratch.name))
+    shutil.copy2(LIBRARY, folder / "libsdp.so")
+    shutil.copy2(SDP, folder / "sdp")
+    for programs in ("faults/programs", "machines/programs", "oracle", "support"):
+        people.shareable(TESTS / programs, folder / programs)
+    return scratch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    return Path(build().name)
 
 
 class Hosts:
-    """Two network namespaces joined by a wire, each with a device."""
+    """Two network namespaces joined by a wire, each with a device. What runs in them is of users of its own, as in production."""
+
+    users = people.SERVANT, people.CLIENT
 
     def __init__(self):
         self.scratch = tempfile.TemporaryDirectory()
         self.path = Path(self.scratch.name)
+        # Programs of all users write here.
+        self.path.chmod(0o1777)
         self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "300"]) for _ in ADDRESSES]
         own = os.readlink("/proc/self/ns/net")
         for holder in self.holders:
@@ -116,9 +138,11 @@ class Hosts:
 
     def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM, before=(), says=""):
         options = [word for setting in ("fabrics=shm,verbs", *settings) for word in ("--set", setting)]
-        argv = [*before, SDP, "run", "--no-config", *options, "--report", self.path / f"{name}.json", "--",
-                sys.executable, program, *words]
-        environment = {**os.environ, "SDP_LIBRARY": str(LIBRARY), "SDP_FAKE_FAIL": ",".join(fail), "SDP_FAKE_SAYS": says,
+        files = Path(build().name)
+        argv = [*before, *people.words(self.users[number]), files / "sdp", "run", "--no-config", *options,
+                "--report", self.path / f"{name}.json", "--",
+                python(), files / program.relative_to(TESTS), *words]
+        environment = {**os.environ, "SDP_LIBRARY": str(files / "libsdp.so"), "SDP_FAKE_FAIL": ",".join(fail), "SDP_FAKE_SAYS": says,
                        "SDP_FAKE_NETWORK": str(self.path / "network"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(self.inside(number, *argv), env=environment, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, start_new_session=True)

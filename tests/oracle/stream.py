@@ -4,14 +4,15 @@ For each seed: connects two processes over loopback and sends seeded random byte
 seeded mix of calls (send, sendto, sendall, sendmsg, sendmmsg, os.write, os.writev, sendfile, splice; recv,
 recvfrom, recv_into, recvmsg, recvmmsg, read, readv, peek first, wait-all; blocking, with timeout, non-blocking behind
 poll, select or epoll in its trigger modes), by seeded holders (one process; a fork child; one process that sends and
-one that receives; a parent and then its child; several descriptors; several threads one after the other). Compares
+one that receives; a parent and then its child; several descriptors; several threads one after the other; where asked for, a
+server's child for each connection). Compares
 every byte with what was meant to be sent and checks that what FIONREAD, poll and select promise can be read. Each
 direction ends by shutdown, or the connection by a reset of either end at a random place, in the middle of what the
 other sends. Where root plays, the two ends of every other seed or so are of users that it draws.
 Exits 0 when every byte arrived, once, in order.
 
     stream.py SEED|FIRST-LAST [TOTAL_BYTES]
-    stream.py SEED|FIRST-LAST TOTAL_BYTES serve|ask ADDRESS PORT    one end of each, as this user; the other is of another host
+    stream.py SEED|FIRST-LAST TOTAL_BYTES serve|ask ADDRESS PORT    one end of each; the other is of another host
 """
 
 import array
@@ -40,6 +41,8 @@ import users as people  # noqa: E402
 DEADLINE_S = int(os.environ.get("ORACLE_DEADLINE_S", "60"))
 # Who has a connection: seeded among these.
 HOLDERS = os.environ.get("ORACLE_HOLDERS", "one one threads child split handed numbers").split()
+# Who has the server's connections before anything is sent: a child of its own for each.
+PER_CONNECTION = "forks"
 IS_BETWEEN_HOSTS = len(sys.argv) > 3
 # By name, as programs find it: what is preloaded comes first.
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -432,7 +435,7 @@ def run_end(sock, who, seed, mine, theirs):
     def run(parts):
         return run_part(sock, who, seed, mode, mine, theirs, parts)
 
-    if holders == "one":
+    if holders in ("one", PER_CONNECTION):
         return run(whole)
     if holders == "threads":
         return run_relay(sock, who, seed, mode, mine, theirs, rng.randint(2, 4))
@@ -540,7 +543,11 @@ class Seed:
             raise TimeoutError("nobody connects")
         sock, _ = listener.accept()
         listener.close()
-        return self.end(sock, "server", self.down, self.up)
+        if PER_CONNECTION not in HOLDERS:
+            return self.end(sock, "server", self.down, self.up)
+        done = in_child(lambda: [] if self.end(sock, "server", self.down, self.up) else ["failed"], "server")
+        sock.close()
+        return not done()
 
     def connect(self, address, port):
         """The client's end."""
@@ -584,7 +591,10 @@ def play(seed, total):
 def play_end(seed, total, listener, peer):
     """One seed, one end, in a process of its own: the server's with a listener, else the client's."""
     seed = Seed(seed, total)
-    child = as_user(None, (lambda: seed.serve(listener)) if listener else (lambda: seed.connect(*peer)))
+    if listener:
+        child = as_user(seed.users[0], lambda: seed.serve(listener))
+    else:
+        child = as_user(seed.users[1], lambda: seed.connect(*peer))
     return os.waitpid(child, 0)[1] == 0
 
 

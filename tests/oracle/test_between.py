@@ -1,4 +1,5 @@
-"""The byte-stream oracle between two hosts, while queue pairs break, roads end and devices go: every byte, once, in order.
+"""The byte-stream oracle between two hosts, while queue pairs break, roads end and devices go: every byte, once, in order. The
+ends are of users that each seed draws, as on one host.
 
 The devices are stand-ins (`tests/faults/test_verbs.py`).
 """
@@ -15,9 +16,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, built, by_sdp, hosts, pytestmark  # noqa: E402
+from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, Hosts, built, by_sdp, pytestmark  # noqa: E402
 
-__all__ = ["built", "hosts"]
+__all__ = ["built"]
 pytestmark = [pytest.mark.integrity, pytestmark]
 
 STREAM = Path(__file__).resolve().parent / "stream.py"
@@ -26,10 +27,28 @@ SEEDS = max(int(os.environ.get("ORACLE_SEEDS", "500")) // 10, 1)
 # Posted before the first trouble: some of them carry payload.
 FIRST_MESSAGES = 20
 TOTAL_BYTES = int(os.environ.get("ORACLE_BYTES", "1000000"))
-# Forks are another matter: docs/known-defects.md, section 2.
+# Who has the connections. Two processes that use one of them are another matter: docs/known-defects.md, section 2.
 HOLDERS = "one threads numbers"
+FORKS = {"forks": "forks forks threads"}
 ROW = 10
 ROWS = [(at, min(at + ROW, FIRST + SEEDS) - 1) for at in range(FIRST, FIRST + SEEDS, ROW)]
+# Of every fifty seeds the first four are played with forks, too.
+FORKED = [(first, min(first + 3, last)) for first, last in ROWS[::5]]
+
+
+class Rooted(Hosts):
+    """Its programs are root's: the ends change their users themselves, as their seeds say."""
+
+    users = None, None
+
+
+@pytest.fixture
+def hosts():
+    hosts = Rooted()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
 
 
 def nothing(_hosts, _rng):
@@ -65,10 +84,8 @@ def posted(hosts):
 TROUBLES = [nothing, break_pairs, end_road, remove_device]
 
 
-@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
-def test_stream_between_hosts(hosts, row, trouble, monkeypatch):
-    monkeypatch.setenv("ORACLE_HOLDERS", HOLDERS)
+def play(hosts, row, trouble):
+    """Both ends of a row of seeds, with a trouble again and again."""
     rng = random.Random(row[0])
     words = [f"{row[0]}-{row[1]}", TOTAL_BYTES]
     end = time.monotonic() + 4 * LIMIT_S
@@ -91,3 +108,19 @@ def test_stream_between_hosts(hosts, row, trouble, monkeypatch):
     for name in ("server", "client"):
         report = json.loads((hosts.path / f"{name}.json").read_text())
         assert by_sdp(report) > 0, report
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_stream_between_hosts(hosts, row, trouble, monkeypatch):
+    monkeypatch.setenv("ORACLE_HOLDERS", HOLDERS)
+    play(hosts, row, trouble)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize("holders", FORKS)
+@pytest.mark.parametrize("row", FORKED, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_stream_of_fork_children(hosts, row, holders, trouble, monkeypatch):
+    """A child goes on with a connection that has met, or has it from its beginning; the parent may keep it."""
+    monkeypatch.setenv("ORACLE_HOLDERS", FORKS[holders])
+    play(hosts, row, trouble)

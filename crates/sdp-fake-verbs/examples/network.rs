@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! network steps                what can be made to fail
-//! network FILE new ADDRESS…    makes it, with a device for each address
+//! network FILE new ADDRESS…    makes it for all users, with a device for each address
 //! network FILE live            what exists, as JSON
 //! network FILE totals          what all processes have done, as JSON
 //! network FILE remove N        takes device N away
@@ -13,7 +13,9 @@
 //! network FILE break           queue pairs that are up fail
 //! ```
 
-use std::{ffi::CString, net::IpAddr, process::exit};
+use std::{
+    ffi::CString, fs::Permissions, net::IpAddr, os::unix::fs::PermissionsExt, process::exit,
+};
 
 use sdp_fake_verbs::{Network, Road, Step};
 
@@ -36,7 +38,8 @@ fn main() {
         exit(2);
     };
     if *command == "new" {
-        std::fs::File::create(path).expect("a file");
+        let file = std::fs::File::create(path).expect("a file");
+        file.set_permissions(Permissions::from_mode(0o666)).expect("the mode");
     }
     let path = CString::new(*path).expect("a path");
     let network = Network::shared(&path).expect("a network");

@@ -4,9 +4,9 @@
 use core::ptr::NonNull;
 
 use sdp_fabric_verbs::abi::verbs as abi;
-use sdp_sys::{Errno, fd, sys};
+use sdp_sys::{Errno, OwnedFd, fd, sys};
 
-use crate::state::own_pid;
+use crate::state::{Body, own_pid};
 
 /// `struct ibv_device`.
 #[repr(C)]
@@ -43,6 +43,7 @@ pub(crate) struct Mr {
 pub(crate) struct Channel {
     pub(crate) abi: abi::CompChannel,
     pub(crate) index: usize,
+    pub(crate) doorbell: u32,
     pub(crate) cq: *mut Cq,
 }
 
@@ -88,49 +89,113 @@ pub(crate) unsafe fn end<T>(at: *mut T) {
     let _ = unsafe { sys!(libc::SYS_munmap, at, size_of::<T>()) };
 }
 
-/// A descriptor that is readable while bytes are in it, and that other processes can open by its number.
-pub(crate) fn doorbell() -> Result<i32, Errno> {
+/// A descriptor that is readable while bytes are in it, and its name; 0: none. Processes of any user
+/// can ring it by its name, those of the same user by its number.
+pub(crate) fn doorbell(body: &mut Body) -> Result<(i32, u32), Errno> {
+    if body.folder.is_empty() {
+        return Ok((pipe()?, 0));
+    }
+    body.last_doorbell += 1;
+    let name = body.last_doorbell;
+    let path = body.folder.of(name)?;
+    // SAFETY: a path that ends with NUL.
+    unsafe { sys!(libc::SYS_mknodat, libc::AT_FDCWD, path.start(), libc::S_IFIFO | 0o600, 0) }?;
+    // Opened for both directions, one number is enough.
+    let doorbell = OwnedFd::new(path.open(libc::O_RDWR)?);
+    // By itself: the process's mask takes modes away from what is made.
+    // SAFETY: no pointers.
+    unsafe { sys!(libc::SYS_fchmod, doorbell.raw(), 0o666) }?;
+    Ok((doorbell.into_raw(), name))
+}
+
+fn pipe() -> Result<i32, Errno> {
     let mut ends = [-1i32; 2];
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: two places for numbers.
     unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), flags) }?;
     let [first, second] = ends;
-    // Opened for both directions, one number is enough.
-    let doorbell = reopen(own_pid(), first, libc::O_RDWR);
+    let doorbell = Path::of_number(own_pid(), first).and_then(|path| path.open(libc::O_RDWR));
     fd::close(first);
     fd::close(second);
     doorbell
 }
 
-fn reopen(pid: u32, number: i32, access: i32) -> Result<i32, Errno> {
-    let mut path = Path { bytes: [0; 48], len: 0 };
-    let _ = core::fmt::write(&mut path, format_args!("/proc/{pid}/fd/{number}\0"));
-    let flags = access | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: a path that ends with NUL.
-    let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.bytes.as_ptr(), flags, 0) };
-    opened.map(|number| number as i32)
+/// A path, with the NUL behind it. All zeros is none.
+#[repr(C)]
+pub(crate) struct Path {
+    bytes: [u8; 256],
+    len: usize,
 }
 
-struct Path {
-    bytes: [u8; 48],
-    len: usize,
+impl Path {
+    const NONE: Self = Self { bytes: [0; 256], len: 0 };
+
+    const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    const fn start(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    fn written(words: core::fmt::Arguments<'_>) -> Result<Self, Errno> {
+        let mut path = Self::NONE;
+        core::fmt::write(&mut path, words).map_err(|_| Errno(libc::ENAMETOOLONG))?;
+        Ok(path)
+    }
+
+    fn text(&self) -> &str {
+        let bytes = self.bytes.get(..self.len).unwrap_or(&[]);
+        core::str::from_utf8(bytes).unwrap_or("")
+    }
+
+    /// The folder of a network's doorbells, made where it is not there: processes of any user have theirs in it.
+    pub(crate) fn of_doorbells(network: &str) -> Result<Self, Errno> {
+        let path = Self::written(format_args!("{network}.doorbells"))?;
+        // SAFETY: a path that ends with NUL.
+        if unsafe { sys!(libc::SYS_mkdirat, libc::AT_FDCWD, path.start(), 0o700) }.is_ok() {
+            // SAFETY: the same path, which ends with NUL.
+            unsafe { sys!(libc::SYS_fchmodat, libc::AT_FDCWD, path.start(), 0o777) }?;
+        }
+        Ok(path)
+    }
+
+    fn of(&self, name: u32) -> Result<Self, Errno> {
+        Self::written(format_args!("{}/{name}", self.text()))
+    }
+
+    fn of_number(pid: u32, number: i32) -> Result<Self, Errno> {
+        Self::written(format_args!("/proc/{pid}/fd/{number}"))
+    }
+
+    fn open(&self, access: i32) -> Result<i32, Errno> {
+        let flags = access | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: a path that ends with NUL.
+        let opened = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, self.start(), flags, 0) };
+        opened.map(|number| number as i32)
+    }
 }
 
 impl core::fmt::Write for Path {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         for byte in text.bytes() {
-            *self.bytes.get_mut(self.len).ok_or(core::fmt::Error)? = byte;
+            // The last one stays: the NUL.
+            let (_, room) = self.bytes.split_last_mut().ok_or(core::fmt::Error)?;
+            *room.get_mut(self.len).ok_or(core::fmt::Error)? = byte;
             self.len += 1;
         }
         Ok(())
     }
 }
 
-/// Rings a doorbell of any process.
-pub(crate) fn ring(pid: u32, number: i32) {
-    if pid == own_pid() {
+/// Rings a doorbell of any process: by its name, if it has one.
+pub(crate) fn ring(folder: &Path, name: u32, pid: u32, number: i32) {
+    if name == 0 && pid == own_pid() {
         let _ = fd::write(number, b"!");
-    } else if let Ok(opened) = reopen(pid, number, libc::O_WRONLY) {
+        return;
+    }
+    let path = if name == 0 { Path::of_number(pid, number) } else { folder.of(name) };
+    if let Ok(opened) = path.and_then(|path| path.open(libc::O_WRONLY)) {
         let _ = fd::write(opened, b"!");
         fd::close(opened);
     }

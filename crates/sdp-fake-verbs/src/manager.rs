@@ -27,12 +27,13 @@ pub(crate) fn open(floor: i32) -> Result<OwnedFd, Errno> {
     network.with(|body| {
         body.step(Step::OpenManager)?;
         reap(body);
-        let doorbell = OwnedFd::new(local::doorbell()?).move_up(floor);
+        let (number, doorbell) = local::doorbell(body)?;
+        let number = OwnedFd::new(number).move_up(floor);
         let free = body.managers.iter_mut().find(|manager| manager.pid == 0);
         let manager = free.ok_or(Errno(libc::ENFILE))?;
-        (manager.pid, manager.fd) = (own_pid(), doorbell.raw());
+        (manager.pid, manager.fd, manager.doorbell) = (own_pid(), number.raw(), doorbell);
         manager.events.clear();
-        Ok(doorbell)
+        Ok(number)
     })
 }
 
@@ -557,12 +558,14 @@ fn queue(body: &mut Body, manager: usize, mut event: abi::EventResp) -> bool {
         event.event = kind as u32;
     }
     let is_double = is_double && event.event != abi::EVENT_CONNECT_REQUEST;
-    let Some(Manager { pid, fd, events }) = body.managers.get_mut(manager) else { return false };
+    let Some(Manager { pid, fd, doorbell, events }) = body.managers.get_mut(manager) else {
+        return false;
+    };
     for _ in 0..=u32::from(is_double) {
         if *pid == 0 || !events.push(event) {
             return false;
         }
-        local::ring(*pid, *fd);
+        local::ring(&body.folder, *doorbell, *pid, *fd);
     }
     true
 }

@@ -9,6 +9,7 @@ use sdp_fabric_verbs::{abi::verbs as abi, stand_in};
 use sdp_sys::{Errno, OwnedFd, sys};
 
 use crate::{
+    local::Path,
     manager,
     state::{Body, Kind, Qp, Stage, State, Trouble},
     step::Step,
@@ -63,7 +64,8 @@ impl Network {
         Self::map(None)
     }
 
-    /// The one in a file, which is made as long as it has to be.
+    /// The one in a file, which is made as long as it has to be. Processes of other users are on it,
+    /// too, if they may write the file.
     ///
     /// # Errors
     /// The kernel's.
@@ -74,7 +76,10 @@ impl Network {
         let file = OwnedFd::new(file as i32);
         // SAFETY: no pointers.
         unsafe { sys!(libc::SYS_ftruncate, file.raw(), size_of::<State>()) }?;
-        Self::map(Some(&file))
+        let folder = path.to_str().map_err(|_| Errno::EINVAL).and_then(Path::of_doorbells)?;
+        let network = Self::map(Some(&file))?;
+        network.0.with(|body| body.folder = folder);
+        Ok(network)
     }
 
     fn map(file: Option<&OwnedFd>) -> Result<Self, Errno> {

@@ -8,7 +8,10 @@ use core::{
 use sdp_fabric_verbs::abi::{cm, verbs};
 use sdp_sys::{Errno, sys};
 
-use crate::step::{Fault, Step};
+use crate::{
+    local::Path,
+    step::{Fault, Step},
+};
 
 pub(crate) const DEVICES: usize = 8;
 pub(crate) const MANAGERS: usize = 32;
@@ -47,6 +50,7 @@ pub(crate) struct Manager {
     /// 0: free.
     pub(crate) pid: u32,
     pub(crate) fd: i32,
+    pub(crate) doorbell: u32,
     pub(crate) events: Ring<cm::EventResp, EVENTS>,
 }
 
@@ -94,6 +98,7 @@ pub(crate) struct Id {
 pub(crate) struct Context {
     pub(crate) pid: u32,
     pub(crate) fd: i32,
+    pub(crate) doorbell: u32,
     pub(crate) device: u8,
     pub(crate) troubles: Ring<Trouble, TROUBLES>,
 }
@@ -122,6 +127,7 @@ pub(crate) struct Cq {
     /// 0 not, 1 for solicited ones, 2 for all.
     pub(crate) armed: u8,
     pub(crate) fd: i32,
+    pub(crate) doorbell: u32,
     pub(crate) done: Ring<Done, COMPLETIONS>,
 }
 
@@ -208,6 +214,10 @@ pub(crate) struct Other {
 
 #[repr(C)]
 pub(crate) struct Body {
+    /// Of the doorbells; none: they have no names.
+    pub(crate) folder: Path,
+    /// The name of the last doorbell.
+    pub(crate) last_doorbell: u32,
     pub(crate) devices: [Device; DEVICES],
     pub(crate) managers: [Manager; MANAGERS],
     pub(crate) ids: [Id; IDS],

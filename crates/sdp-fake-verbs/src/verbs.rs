@@ -155,7 +155,8 @@ unsafe extern "C" fn open_device(device: *mut abi::Device) -> *mut abi::Context 
             abi.device = (&raw mut (*context).device).cast();
             let (path, flags) = (c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
             let file = sys!(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0);
-            (abi.cmd_fd, abi.async_fd) = (file? as c_int, local::doorbell()?);
+            let (number, doorbell) = local::doorbell(body)?;
+            (abi.cmd_fd, abi.async_fd) = (file? as c_int, number);
             abi.num_comp_vectors = 1;
             abi.ops.poll_cq = Some(poll_cq);
             abi.ops.req_notify_cq = Some(req_notify_cq);
@@ -163,6 +164,7 @@ unsafe extern "C" fn open_device(device: *mut abi::Device) -> *mut abi::Context 
             abi.ops.post_send = Some(post_send);
             if let Some(entry) = body.contexts.get_mut(index) {
                 (entry.pid, entry.fd, entry.device) = (own_pid(), abi.async_fd, device as u8);
+                entry.doorbell = doorbell;
                 entry.troubles.clear();
             }
         }
@@ -266,7 +268,7 @@ unsafe extern "C" fn create_comp_channel(_: *mut abi::Context) -> *mut abi::Comp
         // SAFETY: fresh memory.
         unsafe {
             (*channel).index = other(body, Kind::Channel)?;
-            (*channel).abi.fd = local::doorbell()?;
+            ((*channel).abi.fd, (*channel).doorbell) = local::doorbell(body)?;
         }
         Ok(channel.cast())
     });
@@ -499,7 +501,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c
         body.step(Step::Arm)?;
         let cq = cq.cast::<Cq>();
         let entry = body.cqs.get_mut((*cq).index).ok_or(Errno::EINVAL)?;
-        entry.fd = (*(*cq).channel).abi.fd;
+        (entry.fd, entry.doorbell) = ((*(*cq).channel).abi.fd, (*(*cq).channel).doorbell);
         // Armed for all stays armed for all.
         entry.armed = entry.armed.max(if solicited_only == 0 { 2 } else { 1 });
         Ok(())

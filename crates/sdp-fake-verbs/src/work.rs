@@ -28,7 +28,7 @@ fn complete(body: &mut Body, cq: usize, done: Done, is_solicited: bool) {
     if cq.armed == 2 || (cq.armed == 1 && (is_solicited || is_failed)) {
         cq.armed = 0;
         body.totals.wakeups += 1;
-        local::ring(cq.pid, cq.fd);
+        local::ring(&body.folder, cq.doorbell, cq.pid, cq.fd);
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn tell_trouble(body: &mut Body, context: usize, trouble: Trouble) {
         && context.pid != 0
         && context.troubles.push(trouble)
     {
-        local::ring(context.pid, context.fd);
+        local::ring(&body.folder, context.doorbell, context.pid, context.fd);
     }
 }
 
