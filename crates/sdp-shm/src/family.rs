@@ -31,7 +31,11 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
-use sdp_sys::pid::is_dead;
+use sdp_sys::{
+    flag_kind,
+    flags::{AtomicFlags, Flags},
+    pid::is_dead,
+};
 
 use crate::lock;
 
@@ -78,8 +82,8 @@ pub struct Row {
     pad0: AtomicU32,
     /// Process that uses the SDP lanes of this end; 0 none.
     pub user: AtomicU32,
-    /// Bits are the socket layer's.
-    pub flags: AtomicU32,
+    /// What the socket layer has to know of the end in each process.
+    pub flags: AtomicFlags<RowFlag>,
     /// Reason code, the socket layer's.
     pub reason: AtomicU32,
     pad: AtomicU32,
@@ -99,6 +103,23 @@ pub struct Row {
     pub source: HalfSlot,
     /// Receiving half.
     pub sink: HalfSlot,
+}
+
+flag_kind! {
+    /// Flags of a row. Other bits in its word, which a family member may have written, mean
+    /// nothing.
+    pub enum RowFlag in RowFlag {
+        /// A holder left the family and kept its descriptor, or passed one to a stranger: the
+        /// library does not know any more which processes hold the connection.
+        OutOfSight = 0,
+        /// Several processes use the lanes of this end (R5).
+        Several = 1,
+        /// A process of the family has, or had, the connection in an epoll set.
+        InSet = 2,
+        /// A send consumed the kernel's ECONNRESET without reporting it. The next receive must
+        /// report it. No FIN has come, unless one crossed ours on its way.
+        ResetTaken = 3,
+    }
 }
 
 const _: () = assert!(size_of::<HalfSlot>() == 192);
@@ -375,7 +396,7 @@ impl Family {
         let row = memory.row(index)?;
         row.user.store(0, Ordering::Relaxed);
         row.claim.store(0, Ordering::Relaxed);
-        row.flags.store(0, Ordering::Relaxed);
+        row.flags.store(Flags::NONE, Ordering::Relaxed);
         row.reason.store(0, Ordering::Relaxed);
         for word in [&row.ack, &row.credit, &row.owed] {
             word.store(0, Ordering::Relaxed);

@@ -15,6 +15,7 @@ pub mod doorbell;
 pub mod errno;
 pub mod fd;
 pub mod filter;
+pub mod flags;
 pub mod hidden;
 pub mod holders;
 pub mod kernel;

@@ -645,7 +645,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
         return Call::Pass;
     }
     let has_said_so = lifecycle::disconnect(&conn, conn.fd());
-    conn.set(conn::flag::SHUT);
+    conn.set(conn::Limits::Shut);
     if !has_said_so {
         return Call::Pass;
     }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::c_int;
 
 use crate::{
-    conn::{self, Conn, Half, flag},
+    conn::{self, Conn, Half, Origin},
     process::table::{Entry, entry, walk, word},
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn number_of(conn: &Conn) -> Option<i32> {
 /// In a vfork child: whether a number of the table, which is the parent's, still names the
 /// connection here. Of one without a name, which has no lanes, that is taken for granted.
 pub(crate) fn is_named(conn: &Conn, fd: c_int) -> bool {
-    !conn.has(flag::NAMED) || conn.name(fd).is_some_and(|name| name.is_of(fd))
+    !conn.has(Origin::Named) || conn.name(fd).is_some_and(|name| name.is_of(fd))
 }
 
 /// A connection in use by the calling thread: it is not freed, nor its segment unmapped, while this

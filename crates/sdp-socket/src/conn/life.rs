@@ -10,7 +10,10 @@
 //! hold the connection, and where it came from (which decides where a refused one goes: the library
 //! looks again at one that came from elsewhere).
 
-use super::{flags::flag, slot::Stage};
+use super::{
+    flags::{Flags, Holders, Limits},
+    slot::Stage,
+};
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,20 +305,20 @@ pub(crate) const TRANSITIONS: [Row; 28] = [
 ///
 /// A candidate that is never to leave TCP stays one, and does not earn; a meeting that is to be called off is one
 /// until it is.
-pub(crate) const fn phase(stage: Stage, flags: u32) -> Phase {
+pub(crate) fn phase(stage: Stage, flags: Flags) -> Phase {
     match stage {
         Stage::Fresh => New,
         Stage::Listener => Listening,
         Stage::Candidate => Candidate,
         Stage::Meeting => Meeting,
         Stage::Remote => Remote,
-        Stage::Attached | Stage::Guarded if flags & flag::HOSTILE != 0 => Broken,
+        Stage::Attached | Stage::Guarded if flags.has(Limits::Hostile) => Broken,
         Stage::Guarded => Guarded,
-        Stage::Attached if flags & flag::FALLBACK != 0 => Leaving,
+        Stage::Attached if flags.has(Limits::Fallback) => Leaving,
         Stage::Attached => Attached,
-        Stage::Kernel if flags & flag::FALLBACK != 0 => Tcp,
-        Stage::Kernel if flags & flag::ADOPTED != 0 => ParkedArrived,
-        Stage::Kernel if flags & flag::UNMET != 0 => ParkedUnmet,
+        Stage::Kernel if flags.has(Limits::Fallback) => Tcp,
+        Stage::Kernel if flags.has(Holders::Adopted) => ParkedArrived,
+        Stage::Kernel if flags.has(Limits::Unmet) => ParkedUnmet,
         Stage::Kernel => Tcp,
     }
 }
@@ -328,7 +331,7 @@ pub(crate) fn is_legal(from: Phase, to: Phase) -> bool {
 /// Holds a change that was made against the table, in a debug build: `before` and `after` are the stage and flags
 /// around this change alone, without what other threads change at the same time.
 #[inline(always)]
-pub(crate) fn check_change(before: (Stage, u32), after: (Stage, u32)) {
+pub(crate) fn check_change(before: (Stage, Flags), after: (Stage, Flags)) {
     if cfg!(debug_assertions) {
         let (from, to) = (phase(before.0, before.1), phase(after.0, after.1));
         assert!(is_legal(from, to), "from {from:?} to {to:?}: not in the table of conn/life.rs");

@@ -20,7 +20,7 @@ mod slot;
 pub(crate) mod words;
 
 pub(crate) use carrier::is_end;
-pub(crate) use flags::{flag, row_flag};
+pub(crate) use flags::{Counted, Flags, Holders, Limits, Mask, Origin, Pages, RowFlag, Waiters};
 pub(crate) use guard::{ConnGuard, is_named, number_of};
 pub(crate) use noted::Noted;
 pub(crate) use slot::*;

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sdp_fabric_shm::pool::{KeptSegment, Pool};
 
 use crate::{
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Holders, Limits, Mask, Stage},
     process,
 };
 
@@ -35,10 +35,10 @@ fn is_keeping() -> bool {
 
 /// A connection has met its other end by name: its segment may come back. Under the meeting's lock.
 pub(crate) fn keep(conn: &Conn, kept: KeptSegment) {
-    const EXCLUDED: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN;
+    let excluded = Holders::Adopted | Holders::Passed | Holders::Uncertain;
     if process::tunables().keeps_segments()
         && is_keeping()
-        && !conn.has(EXCLUDED)
+        && !conn.has(excluded)
         && process::peers().can_tell(kept.peer)
     {
         let lease = POOL.keep(process::peers(), kept);
@@ -54,14 +54,14 @@ pub(crate) fn ended(conn: &Conn) -> bool {
         POOL.drop_dead(process::peers());
         return false;
     }
-    const SPOILT: u32 = flag::HOSTILE | flag::FALLBACK | flag::PASSED | flag::UNCERTAIN;
+    let spoilt = (Limits::Hostile | Limits::Fallback).with(Holders::Passed | Holders::Uncertain);
     let is_clean = |conn: &Conn| {
         conn.segment().is_some_and(|segment| {
             [0, 1].iter().all(|side| segment.end(*side).touched.load(Ordering::Relaxed) == 0)
         })
     };
     let keep =
-        is_keeping() && conn.stage() == Stage::Attached && !conn.has(SPOILT) && is_clean(conn);
+        is_keeping() && conn.stage() == Stage::Attached && !conn.has(spoilt) && is_clean(conn);
     POOL.ended(process::peers(), lease, conn.index(), keep)
 }
 

@@ -17,7 +17,10 @@ use sdp_stats::{
 use sdp_sys::fd;
 
 use crate::{
-    conn::{Conn, Half, Stage, address::local_address, flag, get, number_of, words},
+    conn::{
+        Conn, Counted, Half, Holders, Limits, Origin, Stage, address::local_address, get,
+        number_of, words,
+    },
     process::{
         log, page, socket_tags,
         table::{self, Entry},
@@ -35,7 +38,7 @@ pub(crate) fn of_row(conn: &Conn) -> Option<(&'static Page, RowId)> {
 /// Gives the connection a row in the statistics page, if it has none in this process's page.
 #[inline]
 pub(crate) fn ensure_row(conn: &Conn) {
-    if !conn.has(flag::HAS_STATS_ROW) {
+    if !conn.has(Counted::HasRow) {
         open_stats_row(conn);
     }
 }
@@ -47,7 +50,7 @@ fn open_stats_row(conn: &Conn) {
         return; // a borrower counts in the totals of the inherited page
     }
     let Some(page) = page::current() else { return };
-    if conn.flags.fetch_or(flag::HAS_STATS_ROW, Ordering::SeqCst) & flag::HAS_STATS_ROW != 0 {
+    if conn.flags.insert(Counted::HasRow, Ordering::SeqCst).has(Counted::HasRow) {
         return;
     }
     // Without a system call: most connections are short. The addresses of the row follow when they
@@ -63,11 +66,11 @@ fn open_stats_row(conn: &Conn) {
         fd: conn.fd.load(Ordering::Relaxed),
         local,
         remote,
-        is_v6: conn.has(flag::V6),
+        is_v6: conn.has(Origin::V6),
         is_adopted: conn.segment().is_some(),
-        role: if conn.has(flag::ADOPTED) {
+        role: if conn.has(Holders::Adopted) {
             Role::Inherited
-        } else if conn.has(flag::ACCEPTED) {
+        } else if conn.has(Origin::Accepted) {
             Role::Server
         } else {
             Role::Client
@@ -96,7 +99,7 @@ fn ends(tuple: Tuple) -> (Endpoint, Endpoint) {
 
 /// Shows the connection's addresses, once they have been asked for. By them readers find its inode.
 pub(crate) fn name_row(conn: &Conn, tuple: Tuple) {
-    if conn.flags.fetch_or(flag::SHOWN, Ordering::Relaxed) & flag::SHOWN != 0 {
+    if conn.flags.insert(Counted::RowHasEnds, Ordering::Relaxed).has(Counted::RowHasEnds) {
         return;
     }
     let (local, remote) = ends(tuple);
@@ -108,7 +111,7 @@ pub(crate) fn name_row(conn: &Conn, tuple: Tuple) {
 /// Gives a listener a row, if it has none in this process's page.
 #[inline]
 pub(crate) fn ensure_listener_row(conn: &Conn) {
-    if !conn.has(flag::HAS_STATS_ROW) {
+    if !conn.has(Counted::HasRow) {
         open_listener_row(conn);
     }
 }
@@ -117,7 +120,7 @@ pub(crate) fn ensure_listener_row(conn: &Conn) {
 fn open_listener_row(conn: &Conn) {
     page::own(take_along);
     let Some(page) = page::current() else { return };
-    if conn.flags.fetch_or(flag::HAS_STATS_ROW, Ordering::SeqCst) & flag::HAS_STATS_ROW != 0 {
+    if conn.flags.insert(Counted::HasRow, Ordering::SeqCst).has(Counted::HasRow) {
         return;
     }
     let fd = conn.fd.load(Ordering::Relaxed);
@@ -132,12 +135,12 @@ fn open_listener_row(conn: &Conn) {
             Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]) => Endpoint::v4([0; 4], 0),
             _ => Endpoint::NONE,
         },
-        is_v6: conn.has(flag::V6),
+        is_v6: conn.has(Origin::V6),
         is_adopted: false,
         role: Role::Listener,
         state: sdp_stats::ConnState::Listen,
     });
-    if conn.has(flag::RULE_TCP) {
+    if conn.has(Limits::RuleTcp) {
         for direction in [Direction::Send, Direction::Receive] {
             page.show_reason(id, direction, Reason::RuleTcp);
         }
@@ -221,7 +224,7 @@ pub(crate) fn half_demoted(conn: &Conn, direction: Direction, reason: Reason) {
 
 /// Folds the connection's row into the totals.
 pub(crate) fn close_stats_row(conn: &Conn) {
-    if conn.has(flag::HAS_STATS_ROW)
+    if conn.has(Counted::HasRow)
         && let Some(page) = page::current()
     {
         page.close_row(conn.stats_row()); // rows are the own page's
@@ -234,7 +237,7 @@ pub(crate) fn count_seen(conn: &Conn, reason: Reason) {
     let Some(page) = page::current() else { return };
     if let Some(row) = conn.row() {
         if page.count_seen(Verdict::at(&row.reason), reason) {
-            conn.set(flag::COUNTED);
+            conn.set(Counted::Here);
         }
     } else {
         let word = AtomicU32::new(0);
@@ -260,7 +263,7 @@ pub(crate) fn count_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
 
 #[cold]
 fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
-    let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+    let fd = number_of(conn).filter(|_| conn.has(Holders::Adopted | Holders::Passed));
     if let Some(fd) = fd
         && socket_tags::counted_as(fd) == Some(Verdict::SDP)
     {
@@ -274,12 +277,12 @@ fn count_first_sdp(conn: &Conn, page: &Page, verdict: Verdict<'_>) {
 
 /// Tags the socket with how this end was counted, so that the next process (exec, SCM_RIGHTS) does not count it again.
 pub(crate) fn tag_for_next_owner(conn: &Conn, fd: i32) {
-    if !conn.has(flag::SEEN) || page::current().is_none() {
+    if !conn.has(Counted::Established) || page::current().is_none() {
         return;
     }
     let verdict = match conn.row() {
         Some(row) => Verdict::at(&row.reason).raw(),
-        None if conn.has(flag::ADOPTED) || socket_tags::counted_as(fd).is_some() => return, // told already
+        None if conn.has(Holders::Adopted) || socket_tags::counted_as(fd).is_some() => return, // told already
         None => Verdict::kernel(first_reason(conn)),
     };
     if Verdict::is_counted(verdict) {
@@ -315,7 +318,7 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
             record(conn, Kind::Fallback, None, Some(reason), None);
             log::stays(conn.fd.load(Ordering::Relaxed), reason);
         }
-        let fd = number_of(conn).filter(|_| conn.has(flag::ADOPTED | flag::PASSED));
+        let fd = number_of(conn).filter(|_| conn.has(Holders::Adopted | Holders::Passed));
         // In another of its lives it may have been counted otherwise since.
         if let Some(counted) = fd.and_then(socket_tags::counted_as) {
             verdict.resume(counted);
@@ -330,7 +333,7 @@ pub(crate) fn note_reason(conn: &Conn, reason: Reason) {
 
 /// Why a connection begins on the kernel lane.
 pub(crate) fn first_reason(conn: &Conn) -> Reason {
-    if conn.has(flag::RULE_TCP) {
+    if conn.has(Limits::RuleTcp) {
         Reason::RuleTcp
     } else if let Some(reason) = conn.fallback_reason() {
         reason // an option that was set before the first byte
@@ -358,7 +361,7 @@ pub(crate) fn take_along(inherited: &Page) {
         if number_of(conn) != Some(fd) {
             return; // one of several numbers
         }
-        if conn.has(flag::COUNTED)
+        if conn.has(Counted::Here)
             && let Some(row) = conn.row()
         {
             page.adopt_end(inherited, Verdict::at(&row.reason));

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::{
-    conn::{Conn, flag},
+    conn::{Conn, Holders, Limits, Mask, Waiters},
     process,
 };
 
@@ -25,7 +25,7 @@ pub(crate) fn is_used_by_another(conn: &Conn) -> bool {
     }
     // Sole holder now: the lanes are ours. Doorbells went to the other process: none for us.
     row.user.store(process::pid(), Ordering::Release);
-    conn.flags.fetch_and(!(flag::PEER_HAS_DOORBELL | flag::FORKED_DURING_CALL), Ordering::SeqCst);
+    conn.flags.remove(Waiters::PeerHasDoorbell.with(Holders::ForkedDuringCall), Ordering::SeqCst);
     false
 }
 
@@ -52,5 +52,5 @@ pub(crate) fn is_sole_holder(conn: &Conn) -> bool {
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return false;
     };
-    !conn.has(flag::FALLBACK | flag::UNCERTAIN) && !family.is_held_by_others(slot, row)
+    !conn.has(Limits::Fallback.with(Holders::Uncertain)) && !family.is_held_by_others(slot, row)
 }

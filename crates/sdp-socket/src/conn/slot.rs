@@ -29,7 +29,7 @@ use sdp_sys::{count::Counting, errno::Errno, section};
 use crate::{
     conn::{
         carrier,
-        flags::{flag, row_flag},
+        flags::{FlagWord, Flags, Holders, Limits, Mask, OfConn, Origin, Pages, RowFlag, Waiters},
         historic::Historic,
         life,
         noted::Noted,
@@ -116,7 +116,7 @@ pub(crate) struct Conn {
     refs: AtomicU32,
     users: [AtomicU32; 2],
     stage: AtomicU32,
-    pub(crate) flags: AtomicU32,
+    pub(crate) flags: FlagWord,
     /// Calls inside the kernel without a lock, by half: no lane switch meanwhile.
     pub(crate) raw: [AtomicU32; 2],
     /// Successful calls by half.
@@ -179,7 +179,7 @@ pub(crate) struct Conn {
     aside: [(AtomicPtr<u8>, AtomicU32); LIVES - 1],
     /// The process that passed an adopted connection on; 0 unknown.
     pub(crate) giver: AtomicU32,
-    /// Addresses; written under the meeting's lock before NAMED is set.
+    /// Addresses; written under the meeting's lock before `Origin::Named` is set.
     tuple: UnsafeCell<Tuple>,
     /// Bytes by half that are counted in the page's totals, for want of a row.
     unattributed: [AtomicU64; 2],
@@ -298,7 +298,7 @@ pub(crate) enum Signalled {
 impl Conn {
     fn reset(&self, stage: Stage) {
         for word in [
-            &self.flags,
+            self.flags.word(),
             &self.row,
             &self.ring_bytes,
             &self.side,
@@ -395,7 +395,7 @@ impl Conn {
     /// In a debug build: holds a change that this thread makes against the table. `change`: stage and flags before
     /// it and after it, where the flags are as given.
     #[inline(always)]
-    fn check_change(&self, change: impl FnOnce(u32) -> ((Stage, u32), (Stage, u32))) {
+    fn check_change(&self, change: impl FnOnce(Flags) -> ((Stage, Flags), (Stage, Flags))) {
         if cfg!(debug_assertions) {
             let (before, after) = change(self.flags.load(Ordering::SeqCst));
             life::check_change(before, after);
@@ -420,27 +420,27 @@ impl Conn {
     }
 
     #[inline]
-    pub(crate) fn has(&self, flag: u32) -> bool {
-        self.flags.load(Ordering::Relaxed) & flag != 0
+    pub(crate) fn has(&self, mask: impl Mask<OfConn>) -> bool {
+        self.flags.load(Ordering::Relaxed).has(mask)
     }
 
     #[inline]
-    pub(crate) fn set(&self, flag: u32) {
+    pub(crate) fn set(&self, mask: impl Mask<OfConn>) {
         self.check_change(|flags| {
             let stage = self.stage();
-            ((stage, flags), (stage, flags | flag))
+            ((stage, flags), (stage, flags.and(mask.mask())))
         });
-        self.flags.fetch_or(flag, Ordering::SeqCst);
+        self.flags.insert(mask, Ordering::SeqCst);
     }
 
     /// Takes flags back.
     #[inline]
-    pub(crate) fn clear(&self, flag: u32) {
+    pub(crate) fn clear(&self, mask: impl Mask<OfConn>) {
         self.check_change(|flags| {
             let stage = self.stage();
-            ((stage, flags), (stage, flags & !flag))
+            ((stage, flags), (stage, flags.without(mask.mask())))
         });
-        self.flags.fetch_and(!flag, Ordering::SeqCst);
+        self.flags.remove(mask, Ordering::SeqCst);
     }
 
     /// Side of this end: 0 or 1.
@@ -517,14 +517,14 @@ impl Conn {
 
     /// Learns the addresses, once. Two system calls.
     pub(crate) fn name(&self, fd: i32) -> Option<Tuple> {
-        if !self.has(flag::NAMED) {
+        if !self.has(Origin::Named) {
             let tuple = Tuple::of(fd).ok()?;
             // A meeting that another thread is busy with: the next call keeps the answer.
             self.try_meeting(|_| {
-                if !self.has(flag::NAMED) {
-                    // SAFETY: under the meeting's lock, before NAMED.
+                if !self.has(Origin::Named) {
+                    // SAFETY: under the meeting's lock, before `Origin::Named`.
                     unsafe { *self.tuple.get() = tuple };
-                    self.set(flag::NAMED);
+                    self.set(Origin::Named);
                 }
             });
             return Some(tuple);
@@ -534,8 +534,8 @@ impl Conn {
 
     /// The addresses, if they have been learnt.
     pub(crate) fn known_name(&self) -> Option<Tuple> {
-        // SAFETY: NAMED: not written any more.
-        self.has(flag::NAMED).then(|| unsafe { *self.tuple.get() })
+        // SAFETY: `Origin::Named`: not written any more.
+        self.has(Origin::Named).then(|| unsafe { *self.tuple.get() })
     }
 
     /// Row index in the process's family memory.
@@ -578,8 +578,7 @@ impl Conn {
     /// cannot be. The stage is not `Attached` any more. `given_up` runs when it is certain.
     pub(crate) fn put_segment_aside(&self, given_up: impl FnOnce()) -> bool {
         // Flags about the segment, or about the processes that share it.
-        const SPENT: u32 =
-            flag::PEER_HAS_DOORBELL | flag::WANTS_ROOM | flag::BULKY | flag::KEEPS_PAGES;
+        let spent = (Waiters::PeerHasDoorbell | Waiters::WantRoom).with(Pages::ALL);
         let is_used = || self.users() > 1;
         let base = self.segment.load(Ordering::Acquire);
         let Some((place, bytes)) =
@@ -603,7 +602,7 @@ impl Conn {
         bytes.store(self.ring_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         place.store(base, Ordering::Release);
         self.leave_peer();
-        self.flags.fetch_and(!SPENT, Ordering::SeqCst);
+        self.flags.remove(spent, Ordering::SeqCst);
         self.pool_ticks.store(0, Ordering::Relaxed);
         for word in &self.calls {
             word.store(0, Ordering::Relaxed);
@@ -695,7 +694,7 @@ impl Conn {
         let code = u32::from(reason.code()) + 1;
         let _ =
             self.fallback_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
-        self.set(flag::FALLBACK);
+        self.set(Limits::Fallback);
     }
 
     /// Why [`Conn::fall_back`] was called first.
@@ -707,7 +706,7 @@ impl Conn {
     /// once, whatever ended it. The kernel answers all that is sent from here on, too.
     pub(crate) fn note_reported(&self, error: Errno) {
         if carrier::is_end(error) {
-            self.set(flag::RESET_REPORTED | flag::PEER_GONE);
+            self.set(Limits::ResetReported | Limits::PeerGone);
         }
     }
 
@@ -772,7 +771,7 @@ impl Conn {
     /// Whether several processes use the lanes of this end.
     #[inline]
     pub(crate) fn is_used_by_several(&self) -> bool {
-        self.row().is_some_and(|row| row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0)
+        self.row().is_some_and(|row| row.flags.load(Ordering::Acquire).has(RowFlag::Several))
     }
 
     /// Whether another thread of this process may wait for the same half: it is in a call, or the
@@ -791,7 +790,7 @@ impl Conn {
         // One that sleeps on the carrier alone cannot be woken to sleep for a shorter time.
         let mut inside = self.raw.iter().chain([&self.asleep]);
         if inside.any(|calls| calls.load(Ordering::Relaxed) != 0) {
-            self.set(flag::FORKED_DURING_CALL);
+            self.set(Holders::ForkedDuringCall);
         }
         for word in self.users.iter().chain(&self.raw) {
             word.store(0, Ordering::Relaxed);

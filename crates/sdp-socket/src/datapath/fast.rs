@@ -37,9 +37,8 @@ use sdp_sys::section;
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Stage, carrier, flag,
+        self, Conn, ConnGuard, Half, Limits, RowFlag, Stage, carrier,
         link::AnyLink,
-        row_flag,
         words::{
             self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SEEN_TAIL,
             SINK_BASE, SOURCE_BASE, TAIL, put,
@@ -125,7 +124,7 @@ impl InUse {
         };
         let (segment, row) = (conn.segment()?, conn.row()?);
         let is_ours = row.user.load(Ordering::Acquire) == process::pid()
-            || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0;
+            || row.flags.load(Ordering::Acquire).has(RowFlag::Several);
         let alone = single && !process::has_family();
         is_ours.then_some(Self { conn, _held: held, segment, row, alone })
     }
@@ -161,7 +160,7 @@ pub(crate) enum Received {
 /// `from` is readable for `len` bytes (the program's own promise).
 #[inline(never)]
 pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
-    const SPECIAL: u32 = flag::HOSTILE | flag::SHUT | flag::FALLBACK | flag::PEER_GONE;
+    let special = Limits::Hostile | Limits::Shut | Limits::Fallback | Limits::PeerGone;
     if len == 0 || len > LONGEST || from.is_null() {
         return false;
     }
@@ -169,7 +168,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     let Some(used) = InUse::get(fd, Half::Send) else { return false };
     let side = used.conn.side();
     let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
-    if used.conn.has(SPECIAL)
+    if used.conn.has(special)
         || used.conn.turn.is_taken()
         || process::tunables().lane_flip() != 0
         || used.segment.end(side ^ 1).intent.load(Ordering::Relaxed) != 0
@@ -284,7 +283,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     }
     let _section = section::Guard::enter();
     let used = InUse::get(fd, Half::Receive)?;
-    if used.conn.has(flag::HOSTILE) || used.conn.has_pending_error() {
+    if used.conn.has(Limits::Hostile) || used.conn.has_pending_error() {
         return None;
     }
     if used.conn.left_alone.load(Ordering::Relaxed) != 0 && is_left_alone(&used) {
@@ -312,7 +311,7 @@ fn is_left_alone(used: &InUse) -> bool {
     let (message, _) = words::message_in(word(words::CURRENT));
     message == 0
         && word(words::HEAD) == word(words::SEEN_TAIL)
-        && used.row.flags.load(Ordering::Relaxed) & row_flag::SEVERAL == 0
+        && !used.row.flags.load(Ordering::Relaxed).has(RowFlag::Several)
         && spin::is_left_alone(used.conn)
 }
 

@@ -10,7 +10,7 @@ use sdp_shm::lock::{self, Acquired};
 use sdp_sys::errno::Errno;
 
 use crate::{
-    conn::{Conn, flag},
+    conn::{Conn, Holders},
     datapath::reset::reset,
     process,
 };
@@ -26,7 +26,7 @@ pub(crate) fn enter(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
 
 #[cold]
 fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
-    if conn.has(flag::OVERDUE) {
+    if conn.has(Holders::Overdue) {
         return Err(Errno::ECONNRESET); // waited for once
     }
     match lock::lock(word, process::pid()) {
@@ -34,7 +34,7 @@ fn enter_contended(conn: &Conn, word: &AtomicU32) -> Result<bool, Errno> {
         Acquired::TakenOver => Ok(true),
         // The lock stays with its owner, which may be in the middle of an operation.
         Acquired::Overdue => {
-            conn.set(flag::OVERDUE);
+            conn.set(Holders::Overdue);
             reset(conn);
             Err(Errno::ECONNRESET)
         }

@@ -37,9 +37,8 @@ use sdp_sys::{netlink::Counters, time::monotonic_ns};
 
 use crate::{
     conn::{
-        Conn, Stage,
+        Conn, Limits, Origin, Stage,
         carrier::{self, Moved},
-        flag,
     },
     datapath::leave,
     process,
@@ -170,7 +169,7 @@ pub(crate) fn after_receive(conn: &Conn, fd: i32) {
     let heard = conn.heard.load(Ordering::Relaxed);
     let (seen, looked) = (heard & WANTED, heard >> SEEN_SHIFT);
     let wanted = DOUBTED;
-    if seen >= wanted || looked >= MOST_LOOKS || conn.has(flag::FALLBACK) {
+    if seen >= wanted || looked >= MOST_LOOKS || conn.has(Limits::Fallback) {
         return;
     }
     let (seen, looked) = match look_back(conn, fd) {
@@ -219,7 +218,7 @@ pub(crate) struct Edge {
 #[cold]
 pub(crate) fn before_send(conn: &Conn, fd: i32) -> Option<Edge> {
     let word = conn.proof.load(Ordering::Relaxed);
-    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(flag::FALLBACK) {
+    if (word & LOOKED) >> LOOKED_SHIFT >= MOST_LOOKS || conn.has(Limits::Fallback) {
         return None;
     }
     if begins_at_will(word) {
@@ -318,7 +317,7 @@ pub(crate) fn refute(conn: &Conn) {
 /// The counters of the other end's socket. `None`: the kernel does not report them.
 fn moved_there(conn: &Conn, fd: i32) -> Option<Counters> {
     let tuple = conn.known_name()?;
-    let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
+    let may_be_elsewhere = conn.has(Origin::MayBeElsewhere) || process::has_networks();
     let question = Carrier { fd, tuple: &tuple, may_be_elsewhere };
     process::diag_client().moved(process::nonce(), process::hidden_min, &question)
 }

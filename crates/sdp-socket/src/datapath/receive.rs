@@ -15,7 +15,7 @@ use core::{pin::pin, sync::atomic::Ordering};
 
 use crate::{
     conn::{
-        Conn, ConnGuard, Half, Stage, carrier, flag,
+        Conn, ConnGuard, Half, Holders, Limits, Mask, Stage, Waiters, carrier,
         iovec::{Buffers, Landing},
         link::{AnyHalf, AnyLink},
         publish, sharing,
@@ -355,7 +355,7 @@ fn attempt(
     look: Look,
     is_going_on: bool,
 ) -> Result<usize, Errno> {
-    if conn.has(flag::HOSTILE) {
+    if conn.has(Limits::Hostile) {
         return Err(Errno::ECONNRESET);
     }
     let result = with_sink(conn, |sink, row, _, half| {
@@ -384,9 +384,9 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: 
         || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes();
     if earned
         && conn.raw[calls].load(Ordering::SeqCst) == 0
-        && !conn.has(flag::FALLBACK | flag::FORKED_DURING_CALL)
+        && !conn.has(Limits::Fallback.with(Holders::ForkedDuringCall))
         && proof::may_trust(conn)
-        && (conn.has(flag::WAITED) || !fd::is_nonblocking(fd))
+        && (conn.has(Waiters::Seen) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
     {
         half.count_read(sink.carrier_read);
@@ -400,15 +400,13 @@ pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: 
 /// was attached; only waits that began before are left, here or, where others have or had the
 /// socket, anywhere.
 fn do_sleepers_arm(conn: &Conn) -> bool {
-    const OTHERS: u32 = flag::ADOPTED
-        | flag::PASSED
-        | flag::UNCERTAIN
-        | flag::FORKED_DURING_CALL
-        // The connection was on TCP for a while: a thread that began to wait then did not mark it.
-        | flag::UNMET;
+    let by_others =
+        Holders::Adopted | Holders::Passed | Holders::Uncertain | Holders::ForkedDuringCall;
+    // The connection was on TCP for a while: a thread that began to wait then did not mark it.
+    let others = by_others.with(Limits::Unmet);
     conn.stage() == Stage::Attached
-        && early::is_nobody_asleep(&conn.flags, flag::EARLY, &FORK_PAGE.busy.early)
-        && !conn.has(OTHERS)
+        && early::is_nobody_asleep(conn.flags.word(), Waiters::Early.bit(), &FORK_PAGE.busy.early)
+        && !conn.has(others)
         && !conn.has_segment_aside()
         && !sharing::may_family_hold(conn)
 }
@@ -540,17 +538,17 @@ fn step(
 /// instead (E3), may have taken the report. Bytes that the peer had handed to its kernel may be
 /// missing, so this is no end of stream.
 fn is_end_without_fin(conn: &ConnGuard, sink: &SinkState) -> bool {
-    let is_reported = conn.has(flag::RESET_REPORTED);
+    let is_reported = conn.has(Limits::ResetReported);
     let Some(came) = carrier::ended_at(conn.fd()).filter(|_| !is_reported) else { return false };
     if sink.is_counted { came == sink.carrier_read } else { reset_note::is_noted(conn) }
 }
 
 /// The reset that a program has to learn of: once, then it is an end of stream.
 fn report_reset(conn: &Conn) -> Result<usize, Errno> {
-    if conn.has(flag::RESET_REPORTED) {
+    if conn.has(Limits::ResetReported) {
         return Ok(0);
     }
-    conn.set(flag::RESET_REPORTED | flag::PEER_GONE);
+    conn.set(Limits::ResetReported | Limits::PeerGone);
     Err(Errno::ECONNRESET)
 }
 
@@ -786,7 +784,7 @@ fn look_at_carrier(
         // A FIN comes behind all wake bytes: without them it was a reset, and the look for them has
         // taken its error.
         Ok(0)
-            if !conn.has(flag::RESET_REPORTED)
+            if !conn.has(Limits::ResetReported)
                 && lane::has_counted_wake_bytes(sink.carrier_read, half)
                 && carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE =>
         {
@@ -799,7 +797,7 @@ fn look_at_carrier(
     }
     match seen {
         Ok(0) => {
-            conn.set(flag::PEER_GONE);
+            conn.set(Limits::PeerGone);
             // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
             // close? One wake byte answers that: the kernel of a closed peer answers RST.
             if send::probe_peer(conn) {
@@ -822,12 +820,12 @@ fn look_at_carrier(
         }
         Err(Errno::EAGAIN) => Ok(Found::Nothing),
         Err(Errno::ECONNRESET) => {
-            conn.set(flag::PEER_GONE);
+            conn.set(Limits::PeerGone);
             // E3: a reset that only unread wake bytes can have caused is an ordinary end.
             if send::everything_was_read(conn) {
                 Ok(Found::End)
             } else {
-                conn.set(flag::RESET_REPORTED);
+                conn.set(Limits::ResetReported);
                 Err(Errno::ECONNRESET)
             }
         }

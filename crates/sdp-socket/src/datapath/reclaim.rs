@@ -20,7 +20,7 @@ use sdp_shm::ring::PAGE;
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
-    conn::{self, CONNS, Conn, Half, flag},
+    conn::{self, CONNS, Conn, Half, Limits, Mask, Pages},
     datapath::send,
     process,
 };
@@ -54,7 +54,7 @@ fn half_silence_ns() -> Option<u64> {
 pub(crate) fn sent(conn: &Conn, ring_bytes: u32, before: u64, after: u64, bytes: usize) {
     let mask = u64::from(ring_bytes).wrapping_sub(1);
     let is_small = (before | after) & mask & !(PAGE - 1) == 0 && (bytes as u64) < PAGE;
-    if !is_small && !conn.has(flag::BULKY | flag::KEEPS_PAGES) {
+    if !is_small && !conn.has(Pages::Bulky | Pages::Kept) {
         note(conn);
     }
 }
@@ -65,7 +65,7 @@ fn note(conn: &Conn) {
         segment.end(conn.side()).touched.store(1, Ordering::Relaxed);
     }
     let Some(half) = half_silence_ns() else { return };
-    conn.set(flag::BULKY);
+    conn.set(Pages::Bulky);
     let index = conn.index();
     if !HAS_TOUCHED.load(Ordering::Relaxed) {
         HAS_TOUCHED.store(true, Ordering::SeqCst);
@@ -125,10 +125,10 @@ fn look(now: u64, next: u64) {
                 word.fetch_and(!bit, Ordering::SeqCst);
                 continue;
             };
-            if conn.has(flag::BULKY) {
+            if conn.has(Pages::Bulky) {
                 // It sent since the last look: its pages are returned at the next one, if it sends
                 // nothing until then.
-                conn.flags.fetch_and(!flag::BULKY, Ordering::SeqCst);
+                conn.flags.remove(Pages::Bulky, Ordering::SeqCst);
             } else if givers < GIVERS_MAX {
                 givers += 1;
                 // Before: a sender that touches pages meanwhile sets it again.
@@ -157,14 +157,15 @@ fn look(now: u64, next: u64) {
 fn reclaim(conn: &Conn) {
     let Some(segment) = conn.segment() else { return };
     let mut offset = 0;
-    while offset < u64::from(segment.ring_bytes()) && !conn.has(flag::BULKY | flag::HOSTILE) {
+    while offset < u64::from(segment.ring_bytes()) && !conn.has(Pages::Bulky.with(Limits::Hostile))
+    {
         let given = send::with_source(conn, |source, _, _, _| {
             // An impossible cursor is the next call's to report.
             source.tx.as_shm().reclaim(offset).map_err(|_| Errno(libc::EPROTO))
         });
         match given {
             Ok(Reclaimed::Bytes(_)) => offset += RECLAIM_MAX,
-            Ok(Reclaimed::Refused) => return conn.set(flag::KEEPS_PAGES),
+            Ok(Reclaimed::Refused) => return conn.set(Pages::Kept),
             Err(_) => return,
         }
     }
@@ -183,7 +184,7 @@ pub(crate) fn forget() {
         word.store(0, Ordering::Relaxed);
         while bits != 0 {
             if let Some(conn) = conn::get((number * 64) as u32 + bits.trailing_zeros()) {
-                conn.flags.fetch_and(!flag::BULKY, Ordering::Relaxed);
+                conn.flags.remove(Pages::Bulky, Ordering::Relaxed);
             }
             bits &= bits - 1;
         }

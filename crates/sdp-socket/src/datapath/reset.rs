@@ -7,15 +7,15 @@
 use sdp_link::{EndWords, Link, ResetNote};
 use sdp_stats::{Direction, Reason, trace::Kind};
 
-use crate::conn::{self, Conn, carrier, flag, publish};
+use crate::conn::{self, Conn, Limits, carrier, publish};
 
 /// The connection is lost: every call answers ECONNRESET from here on, and so does the carrier, at
 /// this end to all that read it without the library, and at the other.
 pub(crate) fn reset(conn: &Conn) {
-    if conn.has(flag::HOSTILE) {
+    if conn.has(Limits::Hostile) {
         return;
     }
-    conn.set(flag::HOSTILE);
+    conn.set(Limits::Hostile);
     conn.fall_back(Reason::ProtocolViolation);
     conn.note_reason(Reason::ProtocolViolation);
     publish::record(conn, Kind::Reset, None, Some(Reason::ProtocolViolation), None);

@@ -11,12 +11,12 @@ use core::sync::atomic::Ordering;
 use sdp_shm::family::Row;
 use sdp_sys::time::monotonic_ns;
 
-use crate::conn::{Conn, flag, row_flag};
+use crate::conn::{Conn, Holders, RowFlag};
 
 /// The kernel has reported a reset to a send. It may have cut off bytes that the peer had sent
 /// through the kernel, and a reader on the kernel lane has to learn of that.
 pub(crate) fn note(row: &Row) {
-    row.flags.fetch_or(row_flag::RESET_TAKEN, Ordering::SeqCst);
+    row.flags.insert(RowFlag::ResetTaken, Ordering::SeqCst);
 }
 
 /// Whether a sender took it. A send holds the half's lock from before it gets the report until it
@@ -26,13 +26,13 @@ pub(crate) fn is_noted(conn: &Conn) -> bool {
     const TIMEOUT_NS: u64 = 10_000_000;
     const SLEEP_NS: i64 = 100_000;
     let Some(row) = conn.row() else { return false };
-    let has_taken = || row.flags.load(Ordering::SeqCst) & row_flag::RESET_TAKEN != 0;
+    let has_taken = || row.flags.load(Ordering::SeqCst).has(RowFlag::ResetTaken);
     let is_at_it = || row.source.lock.load(Ordering::SeqCst) != 0 && !has_taken();
-    if is_at_it() && !conn.has(flag::SENDER_STUCK) {
+    if is_at_it() && !conn.has(Holders::SenderStuck) {
         let end = monotonic_ns() + TIMEOUT_NS;
         while is_at_it() {
             if monotonic_ns() >= end {
-                conn.set(flag::SENDER_STUCK);
+                conn.set(Holders::SenderStuck);
                 break;
             }
             sdp_sys::time::sleep(SLEEP_NS);

@@ -28,7 +28,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Signalled, Stage, carrier, flag,
+        self, Conn, ConnGuard, Half, Holders, Limits, Mask, Signalled, Stage, Waiters, carrier,
         iovec::{Buffers, Payload},
         link::{AnyHalf, AnyLink},
         publish,
@@ -147,7 +147,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
             if matches!(blocked, Blocked::Ring | Blocked::Lane) {
                 crate::wake::interest::sender_comes_back(conn);
-                if !conn.has(flag::HOSTILE) {
+                if !conn.has(Limits::Hostile) {
                     wait::throttle_retry();
                 }
             }
@@ -239,11 +239,11 @@ fn attempt(
     flags: c_int,
     can_wait: Option<bool>,
 ) -> Attempt {
-    if conn.has(flag::HOSTILE) {
+    if conn.has(Limits::Hostile) {
         return Attempt::Failed(Errno::ECONNRESET);
     }
     // The end was perhaps a family member's to send, before its kernel call.
-    if conn.has(flag::SHUT) || source.lane == Lane::Sdp && source.engine.has_ended() {
+    if conn.has(Limits::Shut) || source.lane == Lane::Sdp && source.engine.has_ended() {
         // An error of the socket comes before its end, as in the kernel.
         let error = conn.open_fd().filter(|fd| carrier::has_error(*fd));
         let error = error.and_then(carrier::take_error).inspect(|e| conn.note_reported(*e));
@@ -320,13 +320,13 @@ fn attempt(
                     return Attempt::AskWaiters;
                 }
                 if !blocking && can_wait == Some(true) {
-                    conn.set(flag::WANTS_ROOM);
+                    conn.set(Waiters::WantRoom);
                     let is_roomy = wait::arm_for_room(half);
                     // A reader that has gone frees no room, and its end may have been reported
                     // before: a sender that gets EAGAIN now would not hear of it again. Events from
                     // here on are verified with the wish for room set.
-                    if !is_roomy && !conn.has(flag::PEER_GONE) && carrier::is_over(conn.fd()) {
-                        conn.set(flag::PEER_GONE);
+                    if !is_roomy && !conn.has(Limits::PeerGone) && carrier::is_over(conn.fd()) {
+                        conn.set(Limits::PeerGone);
                         continue;
                     }
                     if !is_roomy {
@@ -360,7 +360,7 @@ fn may_promote(
     let calls = Half::Send as usize;
     let tunables = process::tunables();
     flags & KERNELS_OWN == 0
-        && !conn.has(flag::FALLBACK | flag::PEER_GONE | flag::FORKED_DURING_CALL)
+        && !conn.has((Limits::Fallback | Limits::PeerGone).with(Holders::ForkedDuringCall))
         && half.trust() != Trust::No
         && half.followed() == source.switches
         && link.peer().is_open()
@@ -390,13 +390,13 @@ fn enter_sdp(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) -> O
 
 fn must_leave(conn: &ConnGuard, link: AnyLink, flags: c_int) -> bool {
     flags & KERNELS_OWN != 0
-        || conn.has(flag::FALLBACK | flag::PEER_GONE)
+        || conn.has(Limits::Fallback | Limits::PeerGone)
         || !link.peer().is_open()
         || !link.own().is_open()
 }
 
 fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
-    if conn.has(flag::PEER_GONE) {
+    if conn.has(Limits::PeerGone) {
         Reason::PeerGone
     } else if flags & libc::MSG_OOB != 0 {
         Reason::UrgentData
@@ -423,9 +423,9 @@ pub(crate) fn leave_sdp(
     let may_leave = wait::briefly(|| half.may_leave(source.switches));
     if !(may_leave && source.tx.refresh().is_ok() && is_all_read(source))
         && let Some(fd) = conn::number_of(conn)
-        && (conn.has(flag::PEER_GONE) || carrier::is_over(fd))
+        && (conn.has(Limits::PeerGone) || carrier::is_over(fd))
     {
-        conn.set(flag::PEER_GONE);
+        conn.set(Limits::PeerGone);
         probe_carrier(conn, fd, source, half);
     }
     if !may_leave && !wait::is_reader_dead(conn) {
@@ -444,7 +444,7 @@ pub(crate) fn leave_sdp(
             publish::half_demoted(conn, Direction::Send, reason);
             // Threads that wait for room in the ring: the connection is writable by the carrier
             // now.
-            if conn.has(flag::WANTS_ROOM) {
+            if conn.has(Waiters::WantRoom) {
                 doorbell::signal_self(conn.index());
             }
             true
@@ -729,7 +729,7 @@ fn watch_peer(conn: &ConnGuard, source: &SourceState, half: AnyHalf<'_>) {
     let looked = conn.looked_head.swap(head, Ordering::Relaxed);
     let moves = head == tail || head != looked && head != seen;
     if if moves { carrier::is_dead(conn.fd()) } else { carrier::is_over(conn.fd()) } {
-        conn.set(flag::PEER_GONE);
+        conn.set(Limits::PeerGone);
     }
 }
 
@@ -745,7 +745,7 @@ pub(crate) fn is_time_to_watch(conn: &Conn) -> Option<u64> {
 /// kernel: true when it answered with a reset, which the caller reports now; the kernel must not
 /// report it again.
 pub(crate) fn probe_peer(conn: &ConnGuard) -> bool {
-    if conn.has(flag::RESET_REPORTED) {
+    if conn.has(Limits::ResetReported) {
         return false;
     }
     with_source(conn, |source, _, _, half| {
@@ -755,7 +755,7 @@ pub(crate) fn probe_peer(conn: &ConnGuard) -> bool {
         leave_sdp(conn, source, half, Reason::PeerGone);
         let is_reset = carrier::tcp_state(conn.fd()) == carrier::TCP_CLOSE;
         if is_reset {
-            conn.set(flag::RESET_REPORTED);
+            conn.set(Limits::ResetReported);
             carrier::take_error(conn.fd());
         }
         Ok(is_reset)

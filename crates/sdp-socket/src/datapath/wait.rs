@@ -23,9 +23,9 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, carrier, flag,
+        self, Conn, ConnGuard, Half, Limits, RowFlag, Waiters, carrier,
         link::{AnyHalf, AnyLink},
-        publish, row_flag,
+        publish,
         sharing::is_used_by_another,
     },
     datapath::{lane::SourceState, reclaim},
@@ -137,7 +137,7 @@ fn is_news(half: AnyHalf<'_>, head: u64, followed: u32) -> bool {
 /// How this thread wants to be woken for `conn`.
 fn mode(conn: &Conn, is_busy: bool) -> How {
     let most = if is_busy { BUSY_SLEEPERS_MAX } else { DOORBELL_SLEEPERS_MAX };
-    if conn.has(flag::PEER_HAS_DOORBELL)
+    if conn.has(Waiters::PeerHasDoorbell)
         && doorbell::pages().is_some_and(|doorbell| doorbell.sleepers() < most)
     {
         How::Doorbell
@@ -172,7 +172,7 @@ pub(crate) fn for_bytes(
     // consume the one that was meant to wake this one, and the kernel then lets a poller sleep on.
     let may_be_robbed = conn.is_waited_for_elsewhere(Half::Receive)
         || mode == How::Carrier
-            && (conn.has(flag::WAITED) || doorbell::event_fd() < 0 && !is_single_threaded());
+            && (conn.has(Waiters::Seen) || doorbell::event_fd() < 0 && !is_single_threaded());
     let bound = if may_be_robbed { Some(BOUNDED_SLEEP_NS) } else { bound };
     let beside = sleep_beside_family(conn, conn.idle_wakes.load(Ordering::Relaxed));
     let bound = bound.into_iter().chain(beside).min();
@@ -276,7 +276,7 @@ pub(crate) fn wake_up(guard: Pin<&CallGuard>, doorbell: Option<Doorbells>, set: 
 
 /// Whether the consumer can ring for room.
 pub(crate) fn can_be_rung_for_room(conn: &Conn) -> bool {
-    conn.has(flag::PEER_HAS_DOORBELL) && doorbell::event_fd() >= 0
+    conn.has(Waiters::PeerHasDoorbell) && doorbell::event_fd() >= 0
 }
 
 /// Sleeps until the consumer has freed a quarter of the ring, or the connection ends.
@@ -316,19 +316,19 @@ pub(crate) fn for_room(
     count_full(conn);
     let bound = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { 1_000_000 };
     // An end that is known would wake this sleep at once, and the next one.
-    let events = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
+    let events = if conn.has(Limits::PeerGone) { 0 } else { libc::POLLRDHUP };
     let woken = sleep(conn, guard, events, &wait_set, until, Some(bound), mark);
     wake_up(guard, doorbell, &wait_set);
     match woken {
         Woken::TimedOut if until.is_none_or(|u| monotonic_ns() < u) => {
             if crate::conn::carrier::is_over(conn.fd()) {
-                conn.set(flag::PEER_GONE);
+                conn.set(Limits::PeerGone);
             }
             Woken::Look
         }
         Woken::Look => {
             if crate::conn::carrier::is_over(conn.fd()) {
-                conn.set(flag::PEER_GONE);
+                conn.set(Limits::PeerGone);
             }
             Woken::Look
         }
@@ -429,12 +429,13 @@ pub(crate) fn arm_for_room(half: AnyHalf<'_>) -> bool {
 /// Whether a sender that got EAGAIN may go on: room in the ring, or off the SDP lane. A sender that
 /// must leave the lane while its reader does not let it go (L2) would only get EAGAIN again, as
 /// often as it asks.
+#[inline(never)]
 pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
     let Some(link) = conn.link() else { return true };
     let half = link.half(conn.half_index(Half::Send));
-    let must_leave = || !link.peer().is_open() || conn.has(flag::PEER_GONE | flag::FALLBACK);
+    let must_leave = || !link.peer().is_open() || conn.has(Limits::PeerGone | Limits::Fallback);
     half.lane() == Lane::Kernel
-        || conn.has(flag::HOSTILE)
+        || conn.has(Limits::Hostile)
         || is_roomy(half)
         || must_leave() && (may_leave(half) || is_reader_dead(conn))
 }
@@ -448,7 +449,7 @@ fn may_leave(half: AnyHalf<'_>) -> bool {
 /// the lane without it. A reader that was killed in the middle of following a switch would keep
 /// this end on the lane for ever; FIN alone proves nothing.
 pub(crate) fn is_reader_dead(conn: &Conn) -> bool {
-    conn.has(flag::PEER_GONE)
+    conn.has(Limits::PeerGone)
         && conn::number_of(conn).is_some_and(|fd| carrier::tcp_state(fd) == carrier::TCP_CLOSE)
 }
 
@@ -688,7 +689,7 @@ pub(crate) fn sleep_beside_family(conn: &Conn, wakes: u32) -> Option<u64> {
         && (wakes == 0 || family.is_held_by_others(slot, row));
     if !is_held {
         if conn.is_used_by_several() && !is_used_by_another(conn) {
-            conn.row()?.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
+            conn.row()?.flags.remove(RowFlag::Several, Ordering::SeqCst);
         }
         return None;
     }

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     conn::{
-        Conn, Stage, flag,
+        Conn, Limits, Stage,
         publish::{self, QueuePair},
         sharing,
     },
@@ -579,7 +579,7 @@ fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Me
 
 /// Whether the connection may meet: no other process has it, which would read markers as payload.
 fn may_begin(conn: &Conn) -> bool {
-    super::has(conn) && sharing::is_sole_holder(conn) && !conn.has(flag::HOSTILE)
+    super::has(conn) && sharing::is_sole_holder(conn) && !conn.has(Limits::Hostile)
 }
 
 /// The carrier is read by this room alone from here on. False: the connection has been let go.

@@ -28,7 +28,7 @@ use super::{
     pair::{self, Pair},
 };
 use crate::{
-    conn::{self, Conn, carrier, flag},
+    conn::{self, Conn, Holders, Limits, carrier},
     process,
 };
 
@@ -84,7 +84,7 @@ pub(super) fn claim(conn: &Conn, pair: &Pair, what: Use) -> bool {
 #[cold]
 fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
     let may_wait = matches!(what, Use::Call | Use::Leave);
-    if conn.has(flag::HOSTILE) {
+    if conn.has(Limits::Hostile) {
         return false;
     }
     let Some(row) = conn.row() else { return lost(conn) };
@@ -164,7 +164,7 @@ fn set(row: &Row, state: u32) {
 
 /// To this process alone.
 fn lost(conn: &Conn) -> bool {
-    conn.set(flag::HOSTILE);
+    conn.set(Limits::Hostile);
     false
 }
 
@@ -186,7 +186,7 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     let (Some(index), Some((family, slot))) = (conn.row_index(), process::family()) else {
         return false;
     };
-    if !conn.has(flag::UNCERTAIN) && !family.is_held_by_others(slot, index) {
+    if !conn.has(Holders::Uncertain) && !family.is_held_by_others(slot, index) {
         return false;
     }
     // A child that uses it does better: where the other end does not answer, a relay can be had.

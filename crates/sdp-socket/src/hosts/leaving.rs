@@ -21,7 +21,7 @@ use super::{
     reset_for, tend,
 };
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, carrier, flag, publish},
+    conn::{self, Conn, ConnGuard, Half, Limits, carrier, publish},
     process::table::{self, Entry},
 };
 
@@ -55,7 +55,7 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool)
     if let_go(conn, reason) {
         return Handed::Back;
     }
-    if conn.has(flag::HOSTILE) {
+    if conn.has(Limits::Hostile) {
         return Handed::Lost;
     }
     let Some((_, pair)) = pair::of(conn) else { return Handed::Lost };
@@ -108,7 +108,7 @@ fn ask(conn: &Conn, fd: c_int) {
     if pair.leave_by.load(Ordering::Relaxed) <= now {
         pair.leave_by.store(now + LEAVE_NS, Ordering::Relaxed);
     }
-    if conn.has(flag::HOSTILE)
+    if conn.has(Limits::Hostile)
         || pair.is_leaving.load(Ordering::Acquire)
         // Perhaps nothing of a stream that has ended is unread: then nothing is asked.
         || carrier::is_over(fd)

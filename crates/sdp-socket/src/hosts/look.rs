@@ -17,7 +17,7 @@ use super::{
     places,
 };
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, carrier, flag},
+    conn::{self, Conn, ConnGuard, Half, Limits, carrier},
     datapath::wait,
     process,
     wake::{call_guard::CallGuard, doorbell, spin},
@@ -56,7 +56,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     }
     if !claim(conn, pair, Use::Look) {
         // It is lost, or in a copy: a call finds out. Or another process is handing it back.
-        let asks = conn.has(flag::HOSTILE) || pair.is_copy();
+        let asks = conn.has(Limits::Hostile) || pair.is_copy();
         return Some(if asks { Found::End } else { Found::Nothing });
     }
     if pair.is_plain() {

@@ -29,7 +29,7 @@ use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Stage, carrier, flag,
+        self, Conn, ConnGuard, Half, Limits, Origin, Stage, Waiters, carrier,
         iovec::{Buffers, Landing},
         publish,
     },
@@ -88,7 +88,7 @@ pub(crate) fn is_guarded(conn: &Conn) -> bool {
 }
 
 fn role(conn: &Conn) -> Role {
-    if conn.has(flag::ACCEPTED) { Role::Acceptor } else { Role::Connector }
+    if conn.has(Origin::Accepted) { Role::Acceptor } else { Role::Connector }
 }
 
 /// The peer broke a rule: every call returns ECONNRESET from here on, and the other end is told.
@@ -97,10 +97,10 @@ fn reset(conn: &Conn) {
 }
 
 fn reset_for(conn: &Conn, reason: Reason) {
-    if conn.has(flag::HOSTILE) {
+    if conn.has(Limits::Hostile) {
         return;
     }
-    conn.set(flag::HOSTILE);
+    conn.set(Limits::Hostile);
     conn.fall_back(reason);
     conn.note_reason(reason);
     publish::record(conn, Kind::Reset, None, Some(reason), None);
@@ -166,10 +166,10 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
     let mut held_until = None;
     let mut done = 0;
     loop {
-        if conn.has(flag::HOSTILE) {
+        if conn.has(Limits::Hostile) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
         }
-        if done == 0 && (conn.has_pending_error() || conn.has(flag::RESET_REPORTED)) {
+        if done == 0 && (conn.has_pending_error() || conn.has(Limits::ResetReported)) {
             return Err(report_error(conn).unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
         }
         let Some((_, pair)) = place(conn) else {
@@ -419,7 +419,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
     let mut has_spun = false;
     let mut got = 0;
     loop {
-        if conn.has(flag::HOSTILE) {
+        if conn.has(Limits::Hostile) {
             return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
         }
         let Some((_, pair)) = place(conn) else {
@@ -437,7 +437,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             (Ok(0) | Err(RecvError::WouldBlock | RecvError::Cut { .. }), Some(pending)) => {
                 Err(RecvError::Carrier(pending.0))
             }
-            (Err(RecvError::Cut { .. }), None) if conn.has(flag::RESET_REPORTED) => Ok(0),
+            (Err(RecvError::Cut { .. }), None) if conn.has(Limits::ResetReported) => Ok(0),
             (received, _) => received,
         };
         match received {
@@ -458,7 +458,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             }
             Err(_) if got > 0 => return Ok(got),
             Err(RecvError::Cut { .. }) => {
-                conn.set(flag::RESET_REPORTED | flag::PEER_GONE);
+                conn.set(Limits::ResetReported | Limits::PeerGone);
                 return Err(Errno::ECONNRESET);
             }
             Err(RecvError::Carrier(errno)) => {
@@ -515,7 +515,7 @@ impl Early {
     fn begin(conn: &Conn) -> Self {
         let is_early = !is_guarded(conn);
         if is_early {
-            early::mark(&conn.flags, flag::EARLY);
+            early::mark(conn.flags.word(), Waiters::Early.bit());
             early::fall_asleep(&process::fork_page::FORK_PAGE.busy.early);
         }
         Self(is_early)
@@ -738,7 +738,11 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
 
 /// Whether no thread can be asleep on the carrier alone.
 fn are_sleepers_armed(conn: &Conn) -> bool {
-    early::is_nobody_asleep(&conn.flags, flag::EARLY, &process::fork_page::FORK_PAGE.busy.early)
+    early::is_nobody_asleep(
+        conn.flags.word(),
+        Waiters::Early.bit(),
+        &process::fork_page::FORK_PAGE.busy.early,
+    )
 }
 
 /// Before the kernel ends the sending side, or closes the carrier: messages that are not
@@ -746,7 +750,7 @@ fn are_sleepers_armed(conn: &Conn) -> bool {
 /// rest of the stream.
 pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return true };
-    if !is_guarded(conn) || conn.has(flag::HOSTILE) || is_plain(conn) {
+    if !is_guarded(conn) || conn.has(Limits::Hostile) || is_plain(conn) {
         return true;
     }
     let end = monotonic_ns() + CLOSE_NS;
@@ -798,7 +802,7 @@ pub(crate) fn is_copy(conn: &Conn) -> bool {
 
 /// Whether the next call on the connection hands such a copy back, or waits for another process that does.
 pub(crate) fn is_guarded_copy(conn: &Conn) -> bool {
-    is_copy(conn) && !conn.has(flag::HOSTILE) && !is_plain(conn)
+    is_copy(conn) && !conn.has(Limits::Hostile) && !is_plain(conn)
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,

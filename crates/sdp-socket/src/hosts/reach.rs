@@ -11,7 +11,7 @@ use sdp_stats::Reason;
 
 use super::{IN_USE, carrier_io::is_of_this_host, end, pair, places, role};
 use crate::{
-    conn::{Conn, Stage, flag},
+    conn::{Conn, Holders, Stage},
     process,
 };
 
@@ -39,7 +39,7 @@ fn may_reach() -> bool {
 pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<([u8; 16], u32)>) {
     if !process::tunables().has_verbs()
         || conn.stage() != Stage::Candidate
-        || conn.has(flag::ADOPTED)
+        || conn.has(Holders::Adopted)
         || !may_reach()
     {
         return;

@@ -17,7 +17,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, ConnGuard, Half, Stage, address, flag, publish, row_flag},
+    conn::{Conn, ConnGuard, Flags, Half, Holders, Mask, Origin, RowFlag, Stage, address, publish},
     lifecycle,
     process::{
         self, log,
@@ -67,7 +67,7 @@ pub(crate) fn received(through: c_int, fd: c_int) {
         && giver <= 0
         && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
-        conn.set(flag::UNCERTAIN); // out of another process namespace: it cannot be looked at
+        conn.set(Holders::Uncertain); // out of another process namespace: it cannot be looked at
     }
 }
 
@@ -84,7 +84,8 @@ fn adopt(fd: c_int, giver: i32) -> bool {
         return false; // a listener, or not connected yet
     }
     let _section = section::Guard::enter();
-    let flags = flag::ADOPTED | if is_v6(fd) { flag::V6 } else { 0 };
+    let family = if is_v6(fd) { Origin::V6.flags() } else { Flags::NONE };
+    let flags = Holders::Adopted.with(family);
     let Some(conn) = lifecycle::install(fd, Stage::Kernel, flags) else { return false };
     conn.giver.store(giver.max(0) as u32, Ordering::Relaxed);
     true
@@ -93,16 +94,16 @@ fn adopt(fd: c_int, giver: i32) -> bool {
 /// This process passes a connection on, and it or its family members may go on using it: this tells
 /// the process that gets it, and the family members.
 pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
-    conn.set(flag::PASSED);
+    conn.set(Holders::Passed);
     if let Some(row) = conn.row() {
-        row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+        row.flags.insert(RowFlag::OutOfSight, Ordering::SeqCst);
     }
     // Pairs with the fence in `inherit::prepare_connections`: a fork sees the flag, or we see the fork.
     fence(Ordering::SeqCst);
     let is_shared = match (conn.row_index(), process::family()) {
         (Some(row), Some((family, slot))) => {
             !process::forks().is_multiple_of(2)
-                || conn.has(flag::UNCERTAIN)
+                || conn.has(Holders::Uncertain)
                 || family.is_held_by_others(slot, row)
         }
         _ => process::has_family(),
@@ -114,7 +115,7 @@ pub(crate) fn passed_on(conn: &Conn, fd: c_int) {
 /// Before a fork of a process that has passed the connection on: its child holds it too, for longer
 /// perhaps than this process.
 pub(crate) fn before_fork(conn: &Conn, fd: c_int) {
-    if conn.has(flag::PASSED) {
+    if conn.has(Holders::Passed) {
         socket_tags::announce(fd, Whose::OpenSocket);
     }
 }

@@ -17,7 +17,7 @@ use sdp_stats::Reason;
 use sdp_sys::{fd, section};
 
 use crate::{
-    conn::{Conn, ConnGuard, Half, Stage, flag, publish, sharing},
+    conn::{Conn, ConnGuard, Half, Holders, Stage, publish, sharing},
     hosts,
     lifecycle::{self, adopt},
     migration::{
@@ -39,7 +39,7 @@ pub(crate) fn inheritable(fd: c_int) {
     }
     let _section = section::Guard::enter();
     if let Some(conn) = ConnGuard::new(fd, Half::Receive) {
-        conn.set(flag::FOR_IMAGES);
+        conn.set(Holders::ForImages);
     }
 }
 
@@ -143,7 +143,7 @@ fn has_lanes(conn: &Conn) -> bool {
 
 /// The program's calls on it show that.
 fn is_meant_for_images(conn: &Conn, fd: i32) -> bool {
-    (0..=2).contains(&fd) || conn.has(flag::FOR_IMAGES)
+    (0..=2).contains(&fd) || conn.has(Holders::ForImages)
 }
 
 /// In a process that forked: not descriptors that it inherited and left as they were.

@@ -16,7 +16,7 @@ use sdp_config::{Family, Role};
 use sdp_sys::section;
 
 use crate::{
-    conn::{self, Conn, address::ADDRESS_MAX, flag, historic::IPV4},
+    conn::{self, Conn, Origin, address::ADDRESS_MAX, historic::IPV4},
     lifecycle::{opened, strict},
     process::{
         self, settings,
@@ -111,7 +111,7 @@ pub(crate) fn inet_address(
     len: socklen_t,
 ) -> Option<InetAddress> {
     let conn = connection(fd)?;
-    if conn.historic.is_explicit() { inet_here(addr, len, conn.has(flag::V6)) } else { None }
+    if conn.historic.is_explicit() { inet_here(addr, len, conn.has(Origin::V6)) } else { None }
 }
 
 #[cold]

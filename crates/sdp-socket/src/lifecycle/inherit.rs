@@ -9,7 +9,10 @@ use sdp_stats::{Reason, Verdict};
 use sdp_sys::{section, time::monotonic_ns, tls};
 
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, Stage, carrier, flag, publish, row_flag},
+    conn::{
+        self, Conn, ConnGuard, Counted, Half, Holders, Mask, RowFlag, Stage, Waiters, carrier,
+        publish,
+    },
     datapath::{lane::Lane, splice},
     hosts,
     lifecycle::{
@@ -73,7 +76,7 @@ fn prepare_connections() {
         });
         if !is_over {
             // The child may have the descriptor as well that the thread in there receives.
-            conn.set(flag::UNCERTAIN);
+            conn.set(Holders::Uncertain);
         }
     });
 }
@@ -190,7 +193,7 @@ fn mark_uncertain() {
         if let Entry::Conn(index) = entry
             && let Some(conn) = conn::get(index)
         {
-            conn.set(flag::UNCERTAIN);
+            conn.set(Holders::Uncertain);
         }
     });
 }
@@ -233,9 +236,9 @@ pub(crate) fn fork_child(pid: Option<i32>) {
             && let Some(conn) = conn::get(index)
         {
             // Rows and doorbells are the parent's; descriptors that the parent opened count for it.
-            let parents =
-                flag::HAS_STATS_ROW | flag::SHOWN | flag::COUNTED | flag::PEER_HAS_DOORBELL;
-            conn.flags.fetch_and(!parents, Ordering::SeqCst);
+            let parents = (Counted::HasRow | Counted::RowHasEnds | Counted::Here)
+                .with(Waiters::PeerHasDoorbell);
+            conn.flags.remove(parents, Ordering::SeqCst);
             conn.set_stats_row(sdp_stats::RowId::NONE);
             for half in [Half::Receive, Half::Send] {
                 conn.take_unattributed(half);
@@ -355,7 +358,7 @@ fn leave_trust(
     }
     let goes_out_of_sight = || {
         if let Some(row) = conn.row() {
-            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+            row.flags.insert(RowFlag::OutOfSight, Ordering::SeqCst);
         }
     };
     if !for_good {
@@ -376,7 +379,7 @@ fn leave_trust(
         // back.
         crate::wake::interest::room_granted(conn);
         if conn.stage() == Stage::Attached {
-            conn.flags.fetch_and(!flag::PEER_HAS_DOORBELL, Ordering::SeqCst);
+            conn.flags.remove(Waiters::PeerHasDoorbell, Ordering::SeqCst);
             if handed_over && sends_through_kernel(conn) {
                 conn.set_stage(Stage::Kernel);
             }

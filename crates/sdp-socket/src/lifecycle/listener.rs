@@ -10,7 +10,7 @@ use libc::c_int;
 use sdp_config::{Family, Role};
 
 use crate::{
-    conn::{Conn, Stage, address::local_address, flag},
+    conn::{Conn, Limits, Stage, address::local_address},
     lifecycle::{explicit, strict},
     process::settings,
 };
@@ -25,13 +25,13 @@ pub(crate) fn decide(conn: &Conn, fd: c_int) -> ([u8; 16], u16) {
     }
     let was_judged = conn.rules.swap(rules, Ordering::AcqRel) != 0;
     if explicit::family(conn, Role::Server, end.0, end.1) == Family::Tcp {
-        conn.set(flag::RULE_TCP);
+        conn.set(Limits::RuleTcp);
         if was_judged {
             strict::unmark(fd);
         }
     } else {
         if was_judged {
-            conn.flags.fetch_and(!flag::RULE_TCP, Ordering::SeqCst);
+            conn.flags.remove(Limits::RuleTcp, Ordering::SeqCst);
         }
         strict::mark(fd);
     }

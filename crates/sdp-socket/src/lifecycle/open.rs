@@ -15,9 +15,9 @@ use sdp_sys::{fd, kernel, pid, section};
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Stage,
+        self, Conn, ConnGuard, Counted, Flags, Half, Holders, Limits, Mask, Origin, Stage,
         address::{ADDRESS_MAX, interface_of, parse_address},
-        carrier, flag, options, publish, sharing,
+        carrier, options, publish, sharing,
     },
     datapath::{lane::Lane, receive, send},
     hosts,
@@ -31,7 +31,7 @@ use crate::{
 
 /// Puts a connection into the table; the number's entry before is dropped.
 #[unsafe(link_section = ".text.open")]
-pub(crate) fn install(fd: i32, stage: Stage, flags: u32) -> Option<&'static Conn> {
+pub(crate) fn install(fd: i32, stage: Stage, flags: Flags) -> Option<&'static Conn> {
     hand_in();
     let (index, conn) = conn::create(stage)?;
     conn.fd.store(fd, Ordering::Relaxed);
@@ -94,7 +94,7 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         return process::forget(fd);
     }
     let _section = section::Guard::enter();
-    let v6 = if domain == libc::AF_INET6 { flag::V6 } else { 0 };
+    let v6 = if domain == libc::AF_INET6 { Origin::V6.flags() } else { Flags::NONE };
     if install(fd, Stage::Fresh, v6).is_none() {
         process::forget(fd);
     }
@@ -113,7 +113,7 @@ pub(crate) fn listening(fd: c_int) {
     settings::refresh();
     let (address, port) = rules_of::decide(conn, fd);
     if log::wants(log::Level::Summary) {
-        log::listening(fd, conn.has(flag::RULE_TCP), address, port);
+        log::listening(fd, conn.has(Limits::RuleTcp), address, port);
     }
     publish::ensure_listener_row(conn);
 }
@@ -154,20 +154,21 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
 /// Whether a connection that is being made may have another address than when it began: an attempt
 /// that failed leaves the socket to the next one.
 pub(crate) fn may_be_another(conn: &Conn) -> bool {
-    const MADE: u32 = flag::SEEN | flag::ADOPTED | flag::ACCEPTED | flag::FALLBACK;
-    matches!(conn.stage(), Stage::Candidate | Stage::Kernel | Stage::Remote) && !conn.has(MADE)
+    let made =
+        Counted::Established.with(Holders::Adopted).with(Origin::Accepted).with(Limits::Fallback);
+    matches!(conn.stage(), Stage::Candidate | Stage::Kernel | Stage::Remote) && !conn.has(made)
 }
 
 /// The rules are asked again, for the address of the last attempt.
 fn correct(conn: &Conn, rule_tcp: bool) {
-    if rule_tcp == conn.has(flag::RULE_TCP) {
+    if rule_tcp == conn.has(Limits::RuleTcp) {
         return;
     }
     if rule_tcp {
-        conn.set(flag::RULE_TCP);
+        conn.set(Limits::RuleTcp);
         conn.change_stage(Stage::Candidate, Stage::Kernel);
     } else {
-        conn.flags.fetch_and(!flag::RULE_TCP, Ordering::SeqCst);
+        conn.flags.remove(Limits::RuleTcp, Ordering::SeqCst);
         if conn.row_index().is_some() {
             conn.change_stage(Stage::Kernel, Stage::Candidate);
         }
@@ -185,7 +186,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
         return process::forget(fd);
     }
     let inherited = match table::entry(listener) {
-        Some(Entry::Conn(index)) => conn::get(index).map_or(0, |conn| {
+        Some(Entry::Conn(index)) => conn::get(index).map_or(Flags::NONE, |conn| {
             publish::show_listener(conn);
             rules_of::bring_up_to_date(conn, listener);
             inherited(conn)
@@ -195,15 +196,15 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
             None => return process::forget(fd),
         },
     };
-    let rule_tcp = inherited & flag::RULE_TCP != 0;
+    let rule_tcp = inherited.has(Limits::RuleTcp);
     if !process::start() {
         return process::forget(fd);
     }
     let _section = section::Guard::enter();
-    let flags = flag::ACCEPTED | inherited & flag::MAY_BE_ELSEWHERE;
+    let flags = Origin::Accepted.with(inherited.within(Origin::MayBeElsewhere.flags()));
     let Some(conn) = install(fd, Stage::Fresh, flags) else { return process::forget(fd) };
     establish(conn, fd, rule_tcp, generation);
-    if inherited & flag::FALLBACK != 0
+    if inherited.has(Limits::Fallback)
         && let Some(reason) = options::in_the_way(fd)
     {
         conn.fall_back(reason);
@@ -216,25 +217,25 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
 }
 
 /// The properties that connections have from their listener.
-fn inherited(listener: &Conn) -> u32 {
-    const WHAT: u32 = flag::RULE_TCP | flag::MAY_BE_ELSEWHERE | flag::FALLBACK;
-    listener.flags.load(Ordering::Relaxed) & WHAT
+fn inherited(listener: &Conn) -> Flags {
+    let what = (Limits::RuleTcp | Limits::Fallback).with(Origin::MayBeElsewhere);
+    listener.flags.load(Ordering::Relaxed).within(what)
 }
 
 /// A listener that came by exec or activation: the properties that its connections have from it.
 /// `None`: not a TCP listener.
-fn adopt_listener(fd: c_int) -> Option<u32> {
+fn adopt_listener(fd: c_int) -> Option<Flags> {
     if fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()? != libc::IPPROTO_TCP {
         return None;
     }
     {
         let _section = section::Guard::enter();
-        install(fd, Stage::Listener, flag::MAY_BE_ELSEWHERE)?;
+        install(fd, Stage::Listener, Origin::MayBeElsewhere.flags())?;
     }
     listening(fd);
     match table::entry(fd) {
         Some(Entry::Conn(index)) => conn::get(index).map(inherited),
-        _ => Some(flag::MAY_BE_ELSEWHERE),
+        _ => Some(Origin::MayBeElsewhere.flags()),
     }
 }
 
@@ -245,11 +246,11 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
     conn.set_row(row);
     let forks = process::forks();
     if generation != forks || !forks.is_multiple_of(2) {
-        conn.set(flag::UNCERTAIN);
+        conn.set(Holders::Uncertain);
     }
     conn.set_stage(if rule_tcp || row.is_none() { Stage::Kernel } else { Stage::Candidate });
     if rule_tcp {
-        conn.set(flag::RULE_TCP);
+        conn.set(Limits::RuleTcp);
     }
     publish::ensure_row(conn);
 }
@@ -257,8 +258,7 @@ fn establish(conn: &Conn, fd: c_int, rule_tcp: bool, generation: u32) {
 /// Counts an established connection, once, and sees to it that tools can see it.
 #[inline]
 pub(crate) fn see(conn: &Conn, fd: c_int) {
-    const BOTH: u32 = flag::SEEN | flag::HAS_STATS_ROW;
-    if conn.flags.load(Ordering::Relaxed) & BOTH != BOTH {
+    if !conn.flags.load(Ordering::Relaxed).has_all(Counted::Established | Counted::HasRow) {
         see_first(conn, fd);
     }
 }
@@ -266,15 +266,15 @@ pub(crate) fn see(conn: &Conn, fd: c_int) {
 #[cold]
 #[unsafe(link_section = ".text.hot")]
 fn see_first(conn: &Conn, fd: c_int) {
-    if conn.has(flag::ADOPTED) {
+    if conn.has(Holders::Adopted) {
         return crate::migration::arrived::see_first(conn, fd);
     }
     publish::ensure_row(conn);
-    if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
+    if conn.flags.insert(Counted::Established, Ordering::SeqCst).has(Counted::Established) {
         return;
     }
     page::hand_in();
-    if conn.has(flag::PASSED) && socket_tags::counted_as(fd).is_some() {
+    if conn.has(Holders::Passed) && socket_tags::counted_as(fd).is_some() {
         return; // by who got it
     }
     publish::count_seen(conn, publish::first_reason(conn));
@@ -385,11 +385,11 @@ pub(crate) fn forget_kept() {
 #[inline(always)]
 fn last_close(conn: &Conn, fd: c_int) {
     hosts::closing(conn, fd);
-    let was_broken = conn.has(flag::HOSTILE);
+    let was_broken = conn.has(Limits::Hostile);
     if finish_stream(conn, fd) {
         disconnect(conn, fd);
     }
-    if !was_broken && conn.has(flag::HOSTILE) {
+    if !was_broken && conn.has(Limits::Hostile) {
         carrier::reset_on_close(fd); // found only now, when no number leads to the carrier
     }
 }
@@ -400,7 +400,7 @@ fn last_close(conn: &Conn, fd: c_int) {
 #[unsafe(link_section = ".text.hot.long")]
 pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
     if conn.stage() != Stage::Attached
-        || conn.has(flag::HOSTILE)
+        || conn.has(Limits::Hostile)
         || sharing::is_used_by_another(conn)
     {
         return false;
@@ -464,7 +464,7 @@ pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
 /// from outside.
 fn is_cut_off(conn: &Conn, fd: c_int) -> bool {
     carrier::tcp_state(fd) == carrier::TCP_CLOSE
-        && !conn.has(flag::SHUT)
+        && !conn.has(Limits::Shut)
         && !send::with_source(conn, |source, _, _, _| Ok(source.engine.has_ended()))
             .unwrap_or(false)
 }
@@ -608,11 +608,11 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         && let Some(conn) = ConnGuard::new(new, Half::Receive)
         && sharing::is_used_by_another(&conn)
     {
-        conn.set(flag::FOR_IMAGES); // of its parent's, by a child
+        conn.set(Holders::ForImages); // of its parent's, by a child
     }
     if (0..=2).contains(&new)
         && let Some(conn) = ConnGuard::new(new, Half::Receive)
-        && !(conn.has(flag::ADOPTED) && conn.stage() == Stage::Kernel)
+        && !(conn.has(Holders::Adopted) && conn.stage() == Stage::Kernel)
     {
         // stdio, shells and the programs that they start use these numbers without calls that a
         // hook sees.
@@ -641,7 +641,7 @@ mod tests {
     fn a_number_out_of_reach_takes_no_slot_along() {
         // More often than there are slots: each must come back.
         for _ in 0..conn::CONNS + 1 {
-            assert!(install(table::DESCRIPTORS as c_int, Stage::Fresh, 0).is_none());
+            assert!(install(table::DESCRIPTORS as c_int, Stage::Fresh, Flags::NONE).is_none());
         }
         let (_, conn) = conn::create(Stage::Fresh).expect("a slot is free");
         assert!(conn.unreference());

@@ -17,7 +17,9 @@ use sdp_sys::{memory, section};
 use core::sync::atomic::Ordering;
 
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, Stage, flag, iovec::Buffers, sharing},
+    conn::{
+        self, Conn, ConnGuard, Half, Holders, Mask, Origin, Stage, Waiters, iovec::Buffers, sharing,
+    },
     datapath::receive::{self, Wish},
     lifecycle,
     migration::{demote, handover::NextReader, incompatible},
@@ -104,22 +106,22 @@ fn drop_unread(conn: &ConnGuard) {
 /// Whether the next connection of the socket may earn lanes: only if the numbers in the table are
 /// its only users.
 fn is_ours_alone(conn: &Conn) -> bool {
-    const OTHERS: u32 = flag::ADOPTED | flag::PASSED | flag::UNCERTAIN | flag::FOR_IMAGES;
+    let others = Holders::Adopted | Holders::Passed | Holders::Uncertain | Holders::ForImages;
     let is_held = conn
         .row_index()
         .zip(process::family())
         .is_none_or(|(row, (family, slot))| family.is_held_by_others(slot, row));
-    !is_held && !conn.has(OTHERS) && !crate::wake::interest::knows(conn)
+    !is_held && !conn.has(others) && !crate::wake::interest::knows(conn)
 }
 
 /// All numbers of the old connection name a fresh socket from here on.
 fn renumber(old: &Conn) {
-    const KEPT: u32 = flag::V6 | flag::BOUND | flag::MAY_BE_ELSEWHERE | flag::WAITED;
+    let kept = (Origin::V6 | Origin::Bound | Origin::MayBeElsewhere).with(Waiters::Seen);
     let is_alone = is_ours_alone(old);
     let stage = if is_alone { Stage::Fresh } else { Stage::Kernel };
     let Some((index, fresh)) = conn::create(stage) else { return };
     fresh.fd.store(old.fd.load(Ordering::Relaxed), Ordering::Relaxed);
-    fresh.flags.store(old.flags.load(Ordering::Relaxed) & KEPT, Ordering::Relaxed);
+    fresh.flags.store(old.flags.load(Ordering::Relaxed).within(kept), Ordering::Relaxed);
     fresh.historic.copy(&old.historic);
     if !is_alone {
         fresh.fall_back(Reason::Reconnected);

@@ -12,7 +12,7 @@ use sdp_config::{Family, Role};
 use sdp_stats::Reason;
 
 use crate::{
-    conn::{Conn, Stage, address, flag, publish, row_flag},
+    conn::{Conn, Counted, Holders, Limits, RowFlag, Stage, address, publish},
     process::{
         self, page, settings,
         table::{self, Entry},
@@ -42,7 +42,7 @@ fn is_tcp_by_rule(fd: c_int) -> bool {
 pub(crate) fn see_first(conn: &Conn, fd: c_int) {
     process::start();
     publish::ensure_row(conn);
-    if conn.flags.fetch_or(flag::SEEN, Ordering::SeqCst) & flag::SEEN != 0 {
+    if conn.flags.insert(Counted::Established, Ordering::SeqCst).has(Counted::Established) {
         return;
     }
     page::hand_in();
@@ -71,16 +71,16 @@ pub(crate) fn start_over(conn: &Conn, fd: c_int) {
     publish::tag_for_next_owner(conn, fd);
     conn.set_row(None);
     conn.giver.store(ANYBODY, Ordering::Relaxed);
-    conn.set(flag::ADOPTED);
+    conn.set(Holders::Adopted);
 }
 
 fn reconsider(conn: &Conn, fd: c_int) {
-    if conn.has(flag::FALLBACK) || is_on_standard(conn) || !process::start() {
+    if conn.has(Limits::Fallback) || is_on_standard(conn) || !process::start() {
         return;
     }
     if conn.row_index().is_none() {
         if is_tcp_by_rule(fd) {
-            conn.set(flag::RULE_TCP);
+            conn.set(Limits::RuleTcp);
             conn.note_reason(Reason::RuleTcp);
             return conn.fall_back(Reason::RuleTcp);
         }
@@ -93,7 +93,7 @@ fn reconsider(conn: &Conn, fd: c_int) {
         if conn.giver.load(Ordering::Relaxed) == ANYBODY
             && let Some(row) = conn.row()
         {
-            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+            row.flags.insert(RowFlag::OutOfSight, Ordering::SeqCst);
         }
     }
     conn.change_stage(Stage::Kernel, Stage::Candidate);

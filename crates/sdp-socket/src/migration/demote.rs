@@ -8,7 +8,7 @@ use core::sync::atomic::{Ordering, fence};
 use sdp_stats::Reason;
 
 use crate::{
-    conn::{Conn, Stage, flag, row_flag, sharing::is_used_by_another},
+    conn::{Conn, Holders, Limits, RowFlag, Stage, sharing::is_used_by_another},
     datapath::leave,
     hosts, process,
 };
@@ -72,7 +72,7 @@ pub(crate) fn join(conn: &Conn, fd: i32) {
         let user = row.user.load(Ordering::Acquire);
         user == process::pid()
             || user == 0
-            || row.flags.load(Ordering::Acquire) & row_flag::SEVERAL != 0
+            || row.flags.load(Ordering::Acquire).has(RowFlag::Several)
     });
     if !is_joined && is_used_by_another(conn) {
         share(conn, fd);
@@ -84,12 +84,12 @@ pub(crate) fn join(conn: &Conn, fd: i32) {
 #[cold]
 fn share(conn: &Conn, fd: i32) {
     let Some(row) = conn.row() else { return };
-    if conn.has(flag::FALLBACK) {
+    if conn.has(Limits::Fallback) {
         return;
     }
-    let is_in_set = || row.flags.load(Ordering::SeqCst) & row_flag::IN_SET != 0;
-    if !conn.has(flag::UNCERTAIN | flag::FORKED_DURING_CALL) && !is_in_set() {
-        row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
+    let is_in_set = || row.flags.load(Ordering::SeqCst).has(RowFlag::InSet);
+    if !conn.has(Holders::Uncertain | Holders::ForkedDuringCall) && !is_in_set() {
+        row.flags.insert(RowFlag::Several, Ordering::SeqCst);
         if !is_in_set() {
             return;
         }
@@ -100,10 +100,10 @@ fn share(conn: &Conn, fd: i32) {
 /// The connection is in an epoll set now: no longer one whose lanes several processes use.
 pub(crate) fn entered_set(conn: &Conn, fd: i32) {
     let Some(row) = conn.row() else { return };
-    if row.flags.load(Ordering::Relaxed) & row_flag::IN_SET == 0 {
-        row.flags.fetch_or(row_flag::IN_SET, Ordering::SeqCst);
+    if !row.flags.load(Ordering::Relaxed).has(RowFlag::InSet) {
+        row.flags.insert(RowFlag::InSet, Ordering::SeqCst);
     }
-    if conn.is_used_by_several() && !conn.has(flag::FALLBACK) {
+    if conn.is_used_by_several() && !conn.has(Limits::Fallback) {
         leave(conn, fd, Reason::Shared);
     }
 }

@@ -43,7 +43,7 @@ use sdp_stats::{Fabric, Reason, trace::Kind};
 use sdp_sys::{OwnedFd, fd, filter, memory::Zeros, sys, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, carrier, flag, link::AnyHalf, publish, row_flag},
+    conn::{Conn, Holders, Limits, RowFlag, carrier, link::AnyHalf, publish},
     datapath::{
         lane::{Lane, SinkState, Switch},
         leave, receive,
@@ -185,7 +185,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
             let is_gone = is_peer_gone(conn, fd);
             conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
             match next {
-                _ if conn.has(flag::HOSTILE) => false,
+                _ if conn.has(Limits::Hostile) => false,
                 _ if may_be_replaced(conn, next) => {
                     room.is_some_and(|room| relay(conn, fd, room as usize))
                 }
@@ -221,8 +221,8 @@ fn is_ours_alone(conn: &Conn) -> bool {
 /// Whether every process that has the carrier uses the library.
 fn is_in_sight(conn: &Conn) -> bool {
     let is_out_of_sight =
-        conn.row().is_none_or(|row| row.flags.load(Ordering::SeqCst) & row_flag::OUT_OF_SIGHT != 0);
-    !is_out_of_sight && !conn.has(flag::UNCERTAIN | flag::PASSED)
+        conn.row().is_none_or(|row| row.flags.load(Ordering::SeqCst).has(RowFlag::OutOfSight));
+    !is_out_of_sight && !conn.has(Holders::Uncertain | Holders::Passed)
 }
 
 /// A private connection takes the carrier's place, with the bytes unread in the ring. False: not to

@@ -13,7 +13,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{Conn, row_flag},
+    conn::{Conn, RowFlag},
     migration::arrived::ANYBODY,
     process::{
         self, socket_tags,
@@ -46,11 +46,11 @@ pub(crate) fn is_held_outside(conn: &Conn, fd: c_int) -> bool {
     }
     // Cleared first: a family member that leaves from now on sets it again, and the thread that
     // attaches looks again.
-    let flags = row.flags.fetch_and(!row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
-    if flags & row_flag::OUT_OF_SIGHT != 0 {
+    let flags = row.flags.remove(RowFlag::OutOfSight, Ordering::SeqCst);
+    if flags.has(RowFlag::OutOfSight) {
         let is_held = search.everybody() != Held::No;
         if is_held {
-            row.flags.fetch_or(row_flag::OUT_OF_SIGHT, Ordering::SeqCst);
+            row.flags.insert(RowFlag::OutOfSight, Ordering::SeqCst);
         }
         return is_held;
     }

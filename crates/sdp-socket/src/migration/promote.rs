@@ -32,7 +32,8 @@ use sdp_sys::{count::Counting, hidden::InUse, section, time::monotonic_ns};
 
 use crate::{
     conn::{
-        Conn, Half, Stage, carrier, flag, options, pool, publish, row_flag,
+        Conn, Half, Holders, Limits, Mask, Origin, RowFlag, Stage, Waiters, carrier, options, pool,
+        publish,
         sharing::{self, has_earned},
     },
     datapath::{
@@ -84,8 +85,8 @@ pub(crate) fn after_call(conn: &Conn, fd: i32, half: Half, moved: usize, more: u
             begin(conn, fd, moved);
         }
         Stage::Meeting => tick(conn, fd),
-        Stage::Kernel if conn.has(flag::ADOPTED) => arrived::after_call(conn, fd),
-        Stage::Kernel if conn.has(flag::UNMET) => again(conn),
+        Stage::Kernel if conn.has(Holders::Adopted) => arrived::after_call(conn, fd),
+        Stage::Kernel if conn.has(Limits::Unmet) => again(conn),
         _ => return,
     }
     if conn.stage() == Stage::Meeting {
@@ -133,14 +134,14 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
         return;
     }
     // Finding out which other process may have it open is expensive.
-    let is_dear = conn.has(flag::ADOPTED) || is_out_of_sight(conn);
+    let is_dear = conn.has(Holders::Adopted) || is_out_of_sight(conn);
     if is_dear && before != 0 && !(after / RETRY_TICKS).is_power_of_two() {
         return;
     }
     if !process::tunables().has_shm() {
         return stay(conn, Reason::Disabled);
     }
-    if conn.has(flag::FALLBACK | flag::UNCERTAIN) {
+    if conn.has(Limits::Fallback.with(Holders::Uncertain)) {
         return conn.note_reason(conn.fallback_reason().unwrap_or(Reason::NotSole));
     }
     let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
@@ -154,12 +155,12 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
     if family.is_held_by_others(slot, row) || (is_dear && holders::is_held_outside(conn, fd)) {
         return conn.note_reason(Reason::NotSole);
     }
-    if (is_dear || conn.has(flag::PASSED)) && crate::migration::unseen::may_have() {
+    if (is_dear || conn.has(Holders::Passed)) && crate::migration::unseen::may_have() {
         return conn.note_reason(Reason::UnseenSet);
     }
     // Or another process has its listener, too.
-    let may_have_options = conn.has(flag::ADOPTED | flag::MAY_BE_ELSEWHERE)
-        || conn.has(flag::ACCEPTED) && process::forks() != 0;
+    let may_have_options = conn.has(Holders::Adopted.with(Origin::MayBeElsewhere))
+        || conn.has(Origin::Accepted) && process::forks() != 0;
     let in_the_way = match may_have_options {
         true => options::in_the_way(fd),
         false => options::hidden_in_the_way(fd),
@@ -222,8 +223,8 @@ fn again(conn: &Conn) {
         return;
     }
     let times = conn.refusals.load(Ordering::Relaxed);
-    if times > AGAIN_MOST || conn.has(flag::FALLBACK) || conn.row_index().is_none() {
-        conn.clear(flag::UNMET);
+    if times > AGAIN_MOST || conn.has(Limits::Fallback) || conn.row_index().is_none() {
+        conn.clear(Limits::Unmet);
         return;
     }
     let since = conn.looked.load(Ordering::Relaxed);
@@ -240,7 +241,7 @@ pub(crate) fn ended(conn: &Conn) {
         pool::passed_by();
     }
     if conn.stage() == Stage::Meeting {
-        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS && !conn.has(flag::UNMET);
+        let is_early = conn.ticks.load(Ordering::Relaxed) < EAGER_TICKS && !conn.has(Limits::Unmet);
         let reason = if is_early { Reason::ShortLived } else { Reason::PeerNotListening };
         conn.note_reason(unless_turned_away(conn, reason));
     }
@@ -263,7 +264,7 @@ fn is_enough(conn: &Conn) -> bool {
 fn stay(conn: &Conn, reason: Reason) {
     let is_unmet = reason == Reason::PeerNotListening;
     if is_unmet {
-        conn.set(flag::UNMET); // before the stage: who takes it for the kernel's for good looks at both
+        conn.set(Limits::Unmet); // before the stage: who takes it for the kernel's for good looks at both
     }
     // Another thread may have attached it meanwhile.
     if conn.change_stage(Stage::Candidate, Stage::Kernel)
@@ -272,7 +273,7 @@ fn stay(conn: &Conn, reason: Reason) {
         conn.refusals.fetch_add(1, Ordering::Relaxed);
         conn.ticks.store(1, Ordering::Relaxed);
         if !is_unmet {
-            conn.clear(flag::UNMET);
+            conn.clear(Limits::Unmet);
         }
         conn.note_reason(reason);
     }
@@ -377,7 +378,7 @@ fn failed(conn: &Conn, refusal: Refusal) {
         return stay(conn, reason);
     }
     // Connections that have never been tried come first.
-    if refusal == Refusal::RendezvousBusy && conn.has(flag::UNMET) {
+    if refusal == Refusal::RendezvousBusy && conn.has(Limits::Unmet) {
         return stay(conn, Reason::PeerNotListening);
     }
     // Offers of other connections are over within a few calls; other obstacles last longer.
@@ -491,12 +492,12 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     strangers::note_peer(conn, stranger);
     // Not whether there is a doorbell by now: it may have been made since.
     prepare(conn, row, segment, receive_size, pid, gave_doorbell);
-    if conn.has(flag::PEER_HAS_DOORBELL)
+    if conn.has(Waiters::PeerHasDoorbell)
         && stranger.is_none()
         && pid > 0
         && let Some(tuple) = conn.known_name()
     {
-        let remote = (!conn.has(flag::ACCEPTED)).then_some(tuple.remote);
+        let remote = (!conn.has(Origin::Accepted)).then_some(tuple.remote);
         let owner = conn.index();
         pool::keep(
             conn,
@@ -538,7 +539,7 @@ fn prepare(
     row.user.store(process::pid(), Ordering::Release);
     conn.peer_pid.store(peer_pid.max(0) as u32, Ordering::Relaxed);
     if has_doorbell && doorbell::pages().is_some() {
-        conn.set(flag::PEER_HAS_DOORBELL);
+        conn.set(Waiters::PeerHasDoorbell);
     }
 }
 
@@ -558,7 +559,7 @@ fn install(conn: &Conn, fd: i32, segment: Segment, side: u8, peer: Option<(PeerI
 
 /// Whether a family member that left the family may hold the connection, itself or by its children.
 fn is_out_of_sight(conn: &Conn) -> bool {
-    conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire) & row_flag::OUT_OF_SIGHT != 0)
+    conn.row().is_none_or(|row| row.flags.load(Ordering::Acquire).has(RowFlag::OutOfSight))
 }
 
 /// Gives back the attachment of a meeting. The other end is attached, or will be.

@@ -14,7 +14,7 @@ use sdp_link::{EndWords, Intent, Link, SwitchLog};
 use sdp_sys::section;
 
 use crate::{
-    conn::{Conn, ConnGuard, Stage, flag, link::AnyLink},
+    conn::{Conn, ConnGuard, Holders, Limits, Mask, Stage, link::AnyLink},
     datapath::{lane::Lane, receive, send},
     process,
     wake::interest,
@@ -37,10 +37,10 @@ fn has_peer_left(link: AnyLink) -> bool {
 
 #[cold]
 fn consider(conn: &ConnGuard) {
-    const OURS: u32 =
-        flag::FALLBACK | flag::UNCERTAIN | flag::PEER_GONE | flag::HOSTILE | flag::SHUT;
+    let ours = (Limits::Fallback | Limits::PeerGone | Limits::Hostile | Limits::Shut)
+        .with(Holders::Uncertain);
     let tick = conn.ticks.fetch_add(1, Ordering::Relaxed);
-    if !tick.is_multiple_of(TRY_EVERY) || conn.has(OURS) || conn.stage() != Stage::Attached {
+    if !tick.is_multiple_of(TRY_EVERY) || conn.has(ours) || conn.stage() != Stage::Attached {
         return;
     }
     let _section = section::Guard::enter();

@@ -20,7 +20,7 @@ use sdp_fabric_shm::{
 };
 
 use crate::{
-    conn::{Conn, flag, pool::POOL},
+    conn::{Conn, Holders, Limits, Origin, pool::POOL},
     process,
 };
 use sdp_sys::fd;
@@ -58,11 +58,11 @@ pub(crate) fn step(
         }
         return await_answer(conn, fd, tuple, lease);
     }
-    if by_name.is_joining() || POOL.is_empty() || conn.has(flag::ADOPTED) {
+    if by_name.is_joining() || POOL.is_empty() || conn.has(Holders::Adopted) {
         return Outcome::None;
     }
     let ticks = conn.pool_ticks.load(Ordering::Relaxed);
-    if !conn.has(flag::ACCEPTED) {
+    if !conn.has(Origin::Accepted) {
         if !by_name.is_idle() || ticks != 0 {
             return Outcome::None;
         }
@@ -93,7 +93,7 @@ pub(crate) fn step(
 /// device leaves room for one that is not.
 fn has_its_addresses_alone(conn: &Conn, fd: i32) -> bool {
     let device = || fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
-    !conn.has(flag::BOUND) && device() == Ok(0)
+    !conn.has(Origin::Bound) && device() == Ok(0)
 }
 
 /// Whether the process is one whose making the library did not see.
@@ -166,12 +166,12 @@ fn take(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) -> Outcome {
 /// moment when both were, and in one network namespace two such sockets are the ends of one connection
 /// ([`has_its_addresses_alone`]).
 fn prove(conn: &Conn, fd: i32, tuple: &Tuple, offer: &Offer) -> Result<bool, Refusal> {
-    const STRANGE: u32 = flag::PASSED | flag::UNCERTAIN;
+    let strange = Holders::Passed | Holders::Uncertain;
     POOL.tell(process::peers(), offer);
-    let may_be_elsewhere = conn.has(flag::MAY_BE_ELSEWHERE) || process::has_networks();
-    if !may_be_elsewhere && !conn.has(STRANGE) && POOL.could_read_us(offer) {
+    let may_be_elsewhere = conn.has(Origin::MayBeElsewhere) || process::has_networks();
+    if !may_be_elsewhere && !conn.has(strange) && POOL.could_read_us(offer) {
         let is_ours = tuple.is_of(fd) && has_its_addresses_alone(conn, fd);
-        return Ok(is_ours && !conn.has(flag::FALLBACK));
+        return Ok(is_ours && !conn.has(Limits::Fallback));
     }
     let carrier = Carrier { fd, tuple, may_be_elsewhere };
     let peer = match process::diag_client().find(process::nonce(), process::hidden_min, &carrier) {
@@ -181,7 +181,7 @@ fn prove(conn: &Conn, fd: i32, tuple: &Tuple, offer: &Offer) -> Result<bool, Ref
             _ => return Ok(false),
         },
     };
-    Ok(!conn.has(flag::FALLBACK)
+    Ok(!conn.has(Limits::Fallback)
         && process::peers().holds(offer.kept.peer, offer.descriptor, &peer))
 }
 

@@ -5,7 +5,7 @@
 use sdp_stats::Reason;
 
 use crate::{
-    conn::{ConnGuard, Half, Stage, flag},
+    conn::{ConnGuard, Half, Holders, Limits, Mask, Stage},
     datapath::leave,
     migration::{demote, handover},
 };
@@ -19,7 +19,7 @@ pub(crate) fn prepare(conn: &ConnGuard, half: Half) -> bool {
         Stage::Remote | Stage::Guarded => return false,
         Stage::Attached | Stage::Meeting | Stage::Candidate => {}
         // Or it would be a candidate again while the kernel is at it.
-        Stage::Kernel if conn.has(flag::UNMET | flag::ADOPTED) => {
+        Stage::Kernel if conn.has(Limits::Unmet.with(Holders::Adopted)) => {
             conn.fall_back(Reason::Splice);
             return true;
         }

@@ -18,7 +18,7 @@ use sdp_sys::{
 };
 
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, Stage, flag},
+    conn::{self, Conn, ConnGuard, Half, Holders, Stage},
     migration::{
         handover::{self, NextReader},
         incompatible,
@@ -71,7 +71,7 @@ pub(crate) fn received(fd: c_int) {
 
 /// Whether another process may have registered the connection.
 fn is_of_others(conn: &Conn) -> bool {
-    conn.has(flag::ADOPTED | flag::PASSED)
+    conn.has(Holders::Adopted | Holders::Passed)
 }
 
 /// Whether a connection of [others](is_of_others) may be in a set that this process has and does not know. Dear.

@@ -10,7 +10,7 @@ use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
-    conn::{self, Conn, Half, Stage, carrier, flag, link::AnyHalf},
+    conn::{self, Conn, Half, Limits, Stage, Waiters, carrier, link::AnyHalf},
     datapath::{
         lane::{SinkState, consume_wake_bytes},
         receive, reclaim, wait,
@@ -246,8 +246,8 @@ fn attached(fd: c_int) -> Option<&'static Conn> {
     }
     let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
     let conn = conn::get(index)?;
-    if !conn.has(flag::WAITED) {
-        conn.set(flag::WAITED);
+    if !conn.has(Waiters::Seen) {
+        conn.set(Waiters::Seen);
     }
     (conn.has_lanes()).then_some(conn)
 }
@@ -320,7 +320,7 @@ fn watch(fd: c_int) -> bool {
     let is_early =
         matches!(conn.stage(), Stage::Fresh | Stage::Candidate | Stage::Meeting | Stage::Remote);
     if is_early {
-        early::mark(&conn.flags, flag::EARLY);
+        early::mark(conn.flags.word(), Waiters::Early.bit());
     }
     is_early
 }
@@ -474,7 +474,7 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
         if !conn.acquire_live(Half::Send) {
             return false;
         }
-        let waits = conn.has(flag::WANTS_ROOM)
+        let waits = conn.has(Waiters::WantRoom)
             || (hides && interest::can_be_rung(conn) && !wait::sender_may_go_on(conn));
         conn.release(Half::Send);
         waits
@@ -554,8 +554,8 @@ fn sleep(
                 && conn.acquire_live(Half::Receive)
             {
                 if let Some((link, half)) = inbound(conn) {
-                    if !conn.has(flag::POLLED) {
-                        conn.set(flag::POLLED); // before it is armed: the thread that consumes its wake byte sees this
+                    if !conn.has(Waiters::Polled) {
+                        conn.set(Waiters::Polled); // before it is armed: the thread that consumes its wake byte sees this
                     }
                     let half = link.half(half);
                     let mode = if wait_set.exists() { wait_mode(conn) } else { How::Carrier };
@@ -586,7 +586,7 @@ fn sleep(
             if let Some(conn) = waits_for_room(from, hides) {
                 // R10: the carrier would say yes for ever. A reader that goes away frees no room; that it has
                 // gone it says for ever, too.
-                let end = if conn.has(flag::PEER_GONE) { 0 } else { libc::POLLRDHUP };
+                let end = if conn.has(Limits::PeerGone) { 0 } else { libc::POLLRDHUP };
                 to.events = (to.events & !WRITE_KIND) | end;
             }
         }
@@ -617,9 +617,9 @@ fn sleep(
 fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if waits_for_room(entry, hides).is_some() {
         let is_over = entry.revents & (libc::POLLRDHUP | OVER) != 0;
-        let is_news = is_over && !conn.has(flag::PEER_GONE);
+        let is_news = is_over && !conn.has(Limits::PeerGone);
         if is_news {
-            conn.set(flag::PEER_GONE); // E4: the carrier takes what is sent from here on
+            conn.set(Limits::PeerGone); // E4: the carrier takes what is sent from here on
         }
         if is_news || wait::sender_may_go_on_or_arm(conn) {
             interest::room_granted(conn);

@@ -10,7 +10,7 @@ use sdp_link::{How, Lane, Link, SwitchLog, Wakeups, What};
 
 use crate::{
     conn::{
-        Conn, Half, flag,
+        Conn, Half, Waiters,
         link::{AnyHalf, AnyLink},
     },
     wake::doorbell,
@@ -85,16 +85,16 @@ pub(crate) fn arm(conn: &Conn) {
 #[cold]
 #[inline(never)]
 pub(crate) fn note_consumed(conn: &Conn) {
-    if conn.has(flag::POLLED) || conn.is_waited_for_elsewhere(Half::Receive) {
-        conn.set(flag::CONSUMED);
+    if conn.has(Waiters::Polled) || conn.is_waited_for_elsewhere(Half::Receive) {
+        conn.set(Waiters::Consumed);
     }
 }
 
 /// For waits that cover many connections, any number of sleepers may share the doorbell: its page
 /// says which connection has news.
 pub(crate) fn wait_mode(conn: &Conn) -> How {
-    if conn.has(flag::PEER_HAS_DOORBELL)
-        && !conn.has(flag::BY_CARRIER)
+    if conn.has(Waiters::PeerHasDoorbell)
+        && !conn.has(Waiters::ByCarrier)
         && doorbell::pages().is_some()
     {
         How::Doorbell

@@ -6,7 +6,7 @@ use sdp_sys::errno::Errno;
 use super::{Call, done};
 use crate::{
     conn::{
-        ConnGuard, Half, flag,
+        ConnGuard, Half, Origin,
         options::{self, Verdict, flags, historic},
     },
     lifecycle::elsewhere,
@@ -42,7 +42,7 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     if matches!((level, name), (libc::SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX))
         && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
-        conn.set(flag::BOUND);
+        conn.set(Origin::Bound);
     }
     if let Verdict::Leaves(leaving) = options::set(level, name)
         && leaving.holds_for(value, len)

@@ -35,14 +35,19 @@ const STAGES: [Stage; 8] = [
     Stage::Remote,
     Stage::Guarded,
 ];
-const FLAGS: [u32; 4] = [flag::FALLBACK, flag::HOSTILE, flag::UNMET, flag::ADOPTED];
+const FLAGS: [Flags; 4] = [
+    Limits::Fallback.flags(),
+    Limits::Hostile.flags(),
+    Limits::Unmet.flags(),
+    Holders::Adopted.flags(),
+];
 
 /// Every change that a stage's or a flag's change can make.
-fn each_state(mut body: impl FnMut(Stage, u32)) {
+fn each_state(mut body: impl FnMut(Stage, Flags)) {
     for stage in STAGES {
         for set in 0..1 << FLAGS.len() {
             let chosen = FLAGS.iter().enumerate().filter(|(bit, _)| set & (1 << bit) != 0);
-            body(stage, chosen.fold(0, |flags, (_, flag)| flags | flag));
+            body(stage, chosen.fold(Flags::NONE, |flags, (_, flag)| flags.and(*flag)));
         }
     }
 }
@@ -125,14 +130,14 @@ fn who_is_named_exists() {
 }
 
 /// A connection in this state, however it came there.
-fn in_state(stage: Stage, flags: u32) -> &'static Conn {
+fn in_state(stage: Stage, flags: Flags) -> &'static Conn {
     let (_, conn) = conn::create(stage).expect("a slot");
     conn.flags.store(flags, Ordering::SeqCst);
     conn
 }
 
 fn free(conn: &Conn) {
-    conn.flags.store(flag::FALLBACK, Ordering::SeqCst);
+    conn.flags.store(Limits::Fallback.flags(), Ordering::SeqCst);
     assert!(conn.unreference());
     // Not through a legal change: it may be anywhere.
     for stage in STAGES {
@@ -147,7 +152,7 @@ fn free(conn: &Conn) {
 fn each_change_outside_the_table_is_refused() {
     let mut refused = Vec::new();
     let mut made = 0;
-    let mut try_change = |stage, flags, to: (Stage, u32), change: &dyn Fn(&Conn)| {
+    let mut try_change = |stage, flags, to: (Stage, Flags), change: &dyn Fn(&Conn)| {
         let (from, to) = (phase(stage, flags), phase(to.0, to.1));
         if refused.contains(&(from, to)) {
             return; // it costs a panic
@@ -171,8 +176,8 @@ fn each_change_outside_the_table_is_refused() {
             try_change(stage, flags, (to, flags), &|conn| conn.set_stage(to));
         }
         for flag in FLAGS {
-            try_change(stage, flags, (stage, flags | flag), &|conn| conn.set(flag));
-            try_change(stage, flags, (stage, flags & !flag), &|conn| conn.clear(flag));
+            try_change(stage, flags, (stage, flags.and(flag)), &|conn| conn.set(flag));
+            try_change(stage, flags, (stage, flags.without(flag)), &|conn| conn.clear(flag));
         }
     });
     assert!(made > 300, "{made}");

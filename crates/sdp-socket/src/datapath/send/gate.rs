@@ -5,7 +5,7 @@ use sdp_fabric_shm::identity::{self, Presence};
 use sdp_link::{Holder, SwitchLog};
 use sdp_sys::time::monotonic_ns;
 
-use crate::conn::{self, Conn, carrier, flag, link::AnyHalf};
+use crate::conn::{self, Conn, Limits, carrier, link::AnyHalf};
 
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
@@ -59,7 +59,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize
         }
         let now = monotonic_ns();
         let waited = now.saturating_sub(start);
-        if waited > GATE_TIMEOUT_NS || conn.has(flag::HOSTILE) {
+        if waited > GATE_TIMEOUT_NS || conn.has(Limits::Hostile) {
             return false;
         }
         if waited < GATE_SPIN_NS {

@@ -32,7 +32,7 @@ use sdp_sys::{errno::Errno, sys};
 pub(crate) use wait::wait;
 
 use crate::{
-    conn::{self, flag, publish},
+    conn::{self, Waiters, publish},
     datapath::wait as sleeping,
     migration::unseen,
     process::{
@@ -115,7 +115,7 @@ pub(crate) unsafe fn control(
     let strips = wanted.events & OUT != 0
         && wanted.events & (ET | ONESHOT) != ET
         && wanted.events & EXCLUSIVE == 0
-        && conn.has(flag::WANTS_ROOM)
+        && conn.has(Waiters::WantRoom)
         && !sleeping::sender_may_go_on(conn);
     let mut m = mirror::locked()?;
     let mut passed =

@@ -2,7 +2,7 @@
 //! gone.
 
 use crate::{
-    conn::{self, Conn, carrier, flag},
+    conn::{self, Conn, Limits, Waiters, carrier},
     datapath::wait,
     process::table::{self, Entry},
     wake::interest::mirror::{Mirror, NONE},
@@ -32,7 +32,7 @@ impl Mirror {
             let waiter = m
                 .reg(at)
                 .and_then(|r| Some((conn::get(r.conn)?, r.conn, r.fd)))
-                .filter(|(conn, ..)| conn.has(flag::WANTS_ROOM));
+                .filter(|(conn, ..)| conn.has(Waiters::WantRoom));
             if let Some((conn, index, fd)) = waiter {
                 any = true;
                 if note_end(conn, index, fd) {
@@ -51,14 +51,14 @@ impl Mirror {
 /// registered by; the table is walked only where that names something else by now. True: it has gone, and that is
 /// news, which the sender must find out about (it asks the reader's kernel).
 pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
-    if conn.has(flag::PEER_GONE) {
+    if conn.has(Limits::PeerGone) {
         return false;
     }
     let fd =
         if table::entry(fd) == Some(Entry::Conn(index)) { Some(fd) } else { conn::number_of(conn) };
     let is_over = fd.is_some_and(carrier::is_over);
     if is_over {
-        conn.set(flag::PEER_GONE);
+        conn.set(Limits::PeerGone);
     }
     is_over
 }

@@ -13,7 +13,7 @@ use super::{
     room::note_end,
 };
 use crate::{
-    conn::{self, Conn, Half, Stage, carrier, flag, sharing},
+    conn::{self, Conn, Half, Stage, Waiters, carrier, sharing},
     datapath::{reclaim::before_sleep, wait},
     hosts,
     process::{
@@ -462,11 +462,11 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
     }
     let is_edge = reg.events & ET != 0;
     let mut events = 0;
-    if reg.events & OUT != 0 && conn.has(flag::WANTS_ROOM) && wait::sender_may_go_on_or_arm(conn) {
+    if reg.events & OUT != 0 && conn.has(Waiters::WantRoom) && wait::sender_may_go_on_or_arm(conn) {
         m.grant_room(conn, at);
         events |= OUT;
     }
-    if reg.is_stripped && !conn.has(flag::WANTS_ROOM) {
+    if reg.is_stripped && !conn.has(Waiters::WantRoom) {
         m.strip(at, false);
     }
     let readable = match reg.events & IN_KIND {
@@ -480,7 +480,7 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
             }
         },
     };
-    if conn.has(flag::CONSUMED) {
+    if conn.has(Waiters::Consumed) {
         tell_of_consumed(conn, Some(m)); // the other sets
     }
     if reg.is_kernels && arming::stays_on_lane(conn) {
@@ -814,7 +814,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
         return if events == IN && is_anchor { confirmed(reg, events) } else { events };
     }
     let mut pass = events;
-    if events & OUT != 0 && conn.has(flag::WANTS_ROOM) {
+    if events & OUT != 0 && conn.has(Waiters::WantRoom) {
         // This may be the only event that the reader's end makes, which frees no room: an edge that is
         // kept from the program does not come again.
         if wait::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
@@ -828,7 +828,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
         && interest::may_wait_for_room(m, conn)
     {
         // A sender would block, or get EAGAIN: as if it had.
-        conn.set(flag::WANTS_ROOM);
+        conn.set(Waiters::WantRoom);
         if wait::sender_may_go_on_or_arm(conn) {
             m.grant_room(conn, at);
         } else {
@@ -846,7 +846,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             hosts::expect_carrier(conn);
         }
         let verified = readiness::try_verify(conn, reg.fd);
-        if conn.has(flag::CONSUMED) {
+        if conn.has(Waiters::Consumed) {
             tell_of_consumed(conn, Some(m));
         }
         m.set_kernels(at, !arming::stays_on_lane(conn));

@@ -18,7 +18,7 @@ use super::{
     stale::{self, Owner, StaleData},
 };
 use crate::{
-    conn::{self, Conn, Half, Stage, flag},
+    conn::{self, Conn, Half, Stage, Waiters},
     process::{
         self,
         fork_page::{FORK_PAGE, PAGE_BYTES},
@@ -463,7 +463,7 @@ impl Mirror {
         if let Some(reg) = self.registrations.get_mut(index as usize) {
             reg.next_member = next;
             if by_carrier && let Some(conn) = conn::get(reg.conn) {
-                conn.set(flag::BY_CARRIER);
+                conn.set(Waiters::ByCarrier);
             }
         }
     }
@@ -722,7 +722,7 @@ impl Mirror {
     /// registration `reported` ([`NONE`]: none), the kernel for the others, from which it was held
     /// back, level or edge.
     pub(crate) fn grant_room(&mut self, conn: &Conn, reported: u32) {
-        conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst);
+        conn.flags.remove(Waiters::WantRoom, Ordering::SeqCst);
         self.each_registration(conn, |m, at, reg| {
             let is_owed = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
             if at != reported && reg.events & OUT != 0 && is_owed {
@@ -831,7 +831,7 @@ impl Mirror {
         ANY_BY_CARRIER.store(true, Ordering::Relaxed);
         self.each_member(set_index, |m, at| {
             let Some(conn) = m.reg(at).and_then(|r| conn::get(r.conn)) else { return };
-            conn.set(flag::BY_CARRIER);
+            conn.set(Waiters::ByCarrier);
             if conn.has_lanes() {
                 arm(conn);
                 m.push_ready(at);

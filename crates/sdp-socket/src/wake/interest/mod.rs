@@ -33,7 +33,7 @@ use sdp_stats::Reason;
 use sdp_sys::{pid::is_single_threaded, tls};
 
 use crate::{
-    conn::{Conn, Half, flag, row_flag},
+    conn::{Conn, Half, RowFlag, Waiters},
     process::fork_page::FORK_PAGE,
     wake::doorbell,
 };
@@ -126,7 +126,7 @@ pub(crate) fn attached(conn: &Conn) {
         return;
     }
     if let Some(row) = conn.row() {
-        row.flags.fetch_or(row_flag::IN_SET, Ordering::SeqCst);
+        row.flags.insert(RowFlag::InSet, Ordering::SeqCst);
     }
     let sleeps = with(|m| {
         let mut sleeps = false;
@@ -209,9 +209,9 @@ pub(crate) fn can_wait_for_room(conn: &Conn) -> bool {
 /// Whether all threads that wait for this connection wait where the library sees it, and can be
 /// woken.
 pub(crate) fn can_be_rung(conn: &Conn) -> bool {
-    (conn.has(flag::WAITED) || SEES_WAITS.load(Ordering::Relaxed))
-        && conn.has(flag::PEER_HAS_DOORBELL)
-        && !conn.has(flag::BY_CARRIER)
+    (conn.has(Waiters::Seen) || SEES_WAITS.load(Ordering::Relaxed))
+        && conn.has(Waiters::PeerHasDoorbell)
+        && !conn.has(Waiters::ByCarrier)
         && doorbell::pages().is_some()
 }
 
@@ -246,7 +246,7 @@ pub(crate) fn sender_waits(conn: &Conn) {
 /// A wish for room ([`sender_waits`]) is granted to a thread that waits by other means, or in vain:
 /// from now on the sets see the carrier's "writable" again.
 pub(crate) fn room_granted(conn: &Conn) {
-    let asked = conn.flags.fetch_and(!flag::WANTS_ROOM, Ordering::SeqCst) & flag::WANTS_ROOM != 0;
+    let asked = conn.flags.remove(Waiters::WantRoom, Ordering::SeqCst).has(Waiters::WantRoom);
     if asked && conn.registrations.load(Ordering::Relaxed) != 0 {
         with(|m| m.grant_room(conn, NONE));
     }
@@ -271,14 +271,14 @@ pub(crate) fn sender_comes_back(conn: &Conn) {
     });
 }
 
-/// A call may have consumed wake bytes of a connection ([`flag::CONSUMED`]), which the kernel
+/// A call may have consumed wake bytes of a connection ([`Waiters::Consumed`]), which the kernel
 /// reports to no other thread any more: this puts the connection on the ready lists of its sets,
 /// and wakes the threads that sleep in one of them, in `poll`, or for the doorbell in a receive
 /// call. Where the process has no doorbell they look again by themselves
 /// ([`crate::datapath::wait::BOUNDED_SLEEP_NS`]).
 #[inline]
 pub(crate) fn wake_bytes_consumed(conn: &Conn) {
-    if conn.has(flag::CONSUMED) {
+    if conn.has(Waiters::Consumed) {
         tell_of_consumed(conn, None);
     }
 }
@@ -286,7 +286,7 @@ pub(crate) fn wake_bytes_consumed(conn: &Conn) {
 #[cold]
 #[inline(never)]
 pub(crate) fn tell_of_consumed(conn: &Conn, mirror: Option<&mut Mirror>) {
-    let flags = conn.flags.fetch_and(!(flag::CONSUMED | flag::POLLED), Ordering::SeqCst);
+    let flags = conn.flags.remove(Waiters::Consumed | Waiters::Polled, Ordering::SeqCst);
     let in_a_set = match mirror {
         Some(mirror) => mirror.ready_conn(conn),
         None if conn.registrations.load(Ordering::Relaxed) == 0 => false,
@@ -295,7 +295,7 @@ pub(crate) fn tell_of_consumed(conn: &Conn, mirror: Option<&mut Mirror>) {
     if in_a_set {
         signal_own_sets();
     } else if !is_single_threaded()
-        && (flags & flag::POLLED != 0 || conn.is_used_by_another_call(Half::Receive))
+        && (flags.has(Waiters::Polled) || conn.is_used_by_another_call(Half::Receive))
     {
         doorbell::signal_self(conn.index());
     }
@@ -350,8 +350,8 @@ pub(crate) struct Change {
 /// The mirror follows a change of a registration of `conn`. True: sleepers must look.
 #[inline(always)]
 pub(crate) fn follow(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
-    if !conn.has(flag::WAITED) {
-        conn.set(flag::WAITED);
+    if !conn.has(Waiters::Seen) {
+        conn.set(Waiters::Seen);
     }
     if !SEES_WAITS.load(Ordering::Relaxed) {
         SEES_WAITS.store(true, Ordering::Relaxed);
@@ -396,7 +396,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
     if events & OUT != 0
         && let Some(set) = m.set(set)
     {
-        if conn.has(flag::WANTS_ROOM) {
+        if conn.has(Waiters::WantRoom) {
             // A sender got EAGAIN before this registration: this set's sleeps are bounded from now
             // on.
             set.has_room_waiters = true;

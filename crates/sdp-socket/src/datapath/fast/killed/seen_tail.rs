@@ -79,9 +79,9 @@ fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     slowly();
     assert_eq!(conn.left_alone.load(Ordering::Relaxed), 0);
     // Another process that uses this end does so unseen.
-    row.flags.fetch_or(row_flag::SEVERAL, Ordering::SeqCst);
+    row.flags.insert(RowFlag::Several, Ordering::SeqCst);
     assert!(!comes_back_later(&world));
-    row.flags.fetch_and(!row_flag::SEVERAL, Ordering::SeqCst);
+    row.flags.remove(RowFlag::Several, Ordering::SeqCst);
     // And an answer is waited for.
     conn.one_way.store(0, Ordering::Relaxed);
     assert!(!comes_back_later(&world));

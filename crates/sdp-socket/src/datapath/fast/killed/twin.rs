@@ -221,7 +221,7 @@ struct Snapshot {
     sink: Vec<u64>,
     segment: Vec<u8>,
     exchanged: [u64; 2],
-    flags: [u32; 2],
+    flags: [conn::Flags; 2],
 }
 
 /// Not the whole segment.
