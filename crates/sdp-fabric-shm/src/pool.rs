@@ -88,8 +88,8 @@ pub struct KeptSegment {
     pub pid: i32,
     /// Our side.
     pub side: u8,
-    /// Largest message that the peer's Hello allows; holds for later connections too.
-    pub receive_size: u32,
+    /// The terms in the peer's message at the meeting; they hold for later connections too.
+    pub terms: u64,
     /// Where the program connected to; `None`: it accepted.
     pub remote: Option<Addr>,
     /// The connection that has it.

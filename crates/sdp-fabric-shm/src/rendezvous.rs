@@ -105,6 +105,9 @@ pub struct Local<'a> {
     pub hello: &'a [u8; HELLO_LEN],
     /// This end's message as offerer.
     pub hello_ack: &'a [u8; HELLO_ACK_LEN],
+    /// Judges the other end's message: its terms, in a word that means nothing here. An offerer
+    /// answers yes only to one that passed.
+    pub judge: fn(&PeerHello) -> Result<u64, Refusal>,
 }
 
 /// The other end's process, as far as the kernel vouches for it, and its message.
@@ -152,8 +155,8 @@ pub struct Attachment {
     /// Whether it got this process's doorbell or foreign doorbell, and the page, with this
     /// connection, by the packets sent.
     pub gave_doorbell: bool,
-    /// Its message.
-    pub hello: PeerHello,
+    /// The terms in its message, by [`Local::judge`].
+    pub terms: u64,
 }
 
 /// How far a step got.
@@ -518,9 +521,17 @@ impl Rendezvous {
         if pid == listener.pid {
             peer.process = process(&socket, peer.trusted);
         }
+        let side = side(local)?;
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
-        let (side, hello) = (side(local)?, PeerHello::HelloAck(ack));
-        Ok(Some(Attachment { segment, side, peer, gave_doorbell, hello }))
+        match (local.judge)(&PeerHello::HelloAck(ack)) {
+            Ok(terms) => Ok(Some(Attachment { segment, side, peer, gave_doorbell, terms })),
+            Err(refusal) => {
+                // The other end is attached, or will be.
+                segment.disown(side);
+                drop(Draft::new(segment));
+                Err(refusal)
+            }
+        }
     }
 }
 
@@ -557,7 +568,7 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
     };
     let bytes = buf.get(..packet.len).unwrap_or(&[]);
     match take_join(local, ends, socket, packet, bytes, joiner) {
-        Ok(Join { mut segment, peer, hello }) => {
+        Ok(Join { mut segment, peer, terms }) => {
             let yes = Body::Accept { ack: *local.hello_ack };
             let gave_doorbell = match send(local, ends, socket, &yes, None, peer.uid) {
                 Ok(gave_doorbell) => gave_doorbell,
@@ -568,13 +579,9 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
                 Err(SendError::Gone) => return Served::Gone,
             };
             match (segment.take(), local.tuple.side()) {
-                (Some(segment), Some(side)) => Served::Attached(Attachment {
-                    segment,
-                    side,
-                    peer,
-                    gave_doorbell,
-                    hello: PeerHello::Hello(hello),
-                }),
+                (Some(segment), Some(side)) => {
+                    Served::Attached(Attachment { segment, side, peer, gave_doorbell, terms })
+                }
                 _ => Served::Refused(Refusal::SelfConnection),
             }
         }
@@ -589,7 +596,7 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
 struct Join {
     segment: Draft,
     peer: PeerInfo,
-    hello: [u8; HELLO_LEN],
+    terms: u64,
 }
 
 /// Offerer: judges the joiner's packet and maps its segment.
@@ -609,7 +616,8 @@ fn take_join(
     peer.process = process(socket, peer.trusted);
     let file = file.ok_or(Refusal::Untrusted)?;
     let segment = Draft::new(MappedSegment::from_peer(file.raw(), ring_bytes)?);
-    Ok(Join { segment, peer, hello })
+    let terms = (local.judge)(&PeerHello::Hello(hello))?;
+    Ok(Join { segment, peer, terms })
 }
 
 /// Checks the parts that both packets have in common: truncation, number and kind of descriptors,

@@ -12,7 +12,7 @@ use sdp_fabric_shm::{
     identity::{self, Presence, Tuple, TupleError},
     name::Name,
     refusal::Refusal,
-    rendezvous::{PeerHello, Step},
+    rendezvous::Step,
 };
 
 #[test]
@@ -32,8 +32,7 @@ fn both_ends_in_one_process() {
             assert_eq!(a.side + b.side, 1);
             assert_eq!(a.segment.ring_bytes(), RING);
             // The first to step offered, so the second joined.
-            assert_eq!(a.hello, PeerHello::Hello(HELLO));
-            assert_eq!(b.hello, PeerHello::HelloAck(ACK));
+            assert_eq!([a.terms, b.terms], [TERMS_OF_HELLO, TERMS_OF_ACK]);
             assert_eq!([a.peer.slot, b.peer.slot], [4, 3]);
             for peer in [&a.peer, &b.peer] {
                 assert_eq!(peer.pid as u32, std::process::id());
@@ -49,6 +48,41 @@ fn both_ends_in_one_process() {
             drop(doorbells);
             assert_eq!(footprint(), before);
         }
+    });
+}
+
+#[test]
+fn terms_that_an_end_does_not_take_attach_nobody() {
+    isolated(|| {
+        let (client, server) = loopback();
+        let before = footprint();
+        for refusal in [Refusal::Version, Refusal::Untrusted] {
+            let judge = match refusal {
+                Refusal::Version => |_: &_| Err(Refusal::Version),
+                _ => |_: &_| Err(Refusal::Untrusted),
+            };
+            // The offerer says no before it has said yes.
+            let (mut one, mut two) = (End::new(&client), End::new(&server));
+            one.judge = judge;
+            one.pending(1);
+            two.pending(1);
+            let Step::Failed(found) = one.step() else { panic!("the packet is not to be taken") };
+            assert_eq!(found, refusal);
+            let told = if refusal == Refusal::Version { refusal } else { Refusal::PeerRefused };
+            let Step::Failed(found) = two.step() else { panic!("the answer is there") };
+            assert_eq!(found, told);
+            // The joiner lets the offerer know that it will not use the segment.
+            let (mut one, mut two) = (End::new(&client), End::new(&server));
+            two.judge = judge;
+            one.pending(1);
+            two.pending(1);
+            let Step::Attached(first) = one.step() else { panic!("the packet is there") };
+            let Step::Failed(found) = two.step() else { panic!("the answer is not to be taken") };
+            assert_eq!(found, refusal);
+            assert!(is_disowned(&first));
+            discard(first);
+        }
+        assert_eq!(footprint(), before);
     });
 }
 

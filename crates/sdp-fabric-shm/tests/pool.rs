@@ -82,7 +82,7 @@ fn first(nonce: u64, doorbells: &Doorbells) -> ((u32, KeptSegment), (u32, KeptSe
             peer: side.peer(nonce, doorbells),
             pid: 7,
             side: number,
-            receive_size: 4096,
+            terms: 4096,
             remote,
             owner,
         };
@@ -150,7 +150,7 @@ fn a_segment_is_used_again_and_again() {
             assert!(CLIENT.pool.look(&ours).is_none(), "one's own");
             let offer = SERVER.pool.look(&theirs).unwrap();
             assert_eq!((offer.descriptor, offer.slot), (3, 33));
-            assert_eq!(offer.kept.receive_size, 4096);
+            assert_eq!(offer.kept.terms, 4096);
             let take = || SERVER.pool.take(&theirs, &offer, OWNERS.1, 4, 44);
             assert!(take() && !take(), "once");
             server = offer.lease();
@@ -721,19 +721,11 @@ fn what_is_shared_with_the_dead_is_given_up() {
         let keep = |peer| {
             let (segment, _) = MappedSegment::create(RING).unwrap();
             let base = segment.base();
-            let (pid, side, receive_size) = (7, 1, 4096);
+            let (pid, side, terms) = (7, 1, 4096);
             let remote = Some(tuple(1).remote);
             let owner = OWNERS.0;
-            let kept = KeptSegment {
-                base,
-                ring_bytes: RING,
-                peer,
-                pid,
-                side,
-                receive_size,
-                remote,
-                owner,
-            };
+            let kept =
+                KeptSegment { base, ring_bytes: RING, peer, pid, side, terms, remote, owner };
             assert!(peers.retain(peer));
             (pool.keep(peers, kept).unwrap(), kept)
         };

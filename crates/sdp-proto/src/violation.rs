@@ -6,6 +6,13 @@
 
 use core::fmt;
 
+impl Violation {
+    /// Whether a set-up message was refused because the peer speaks another version.
+    pub const fn is_other_version(&self) -> bool {
+        matches!(self, Self::HelloVersion { .. })
+    }
+}
+
 macro_rules! violations {
     ($($(#[doc = $doc:literal])+ $name:ident $({ $($field:ident: $type:ty),+ })? $section:literal $text:literal)+) => {
         /// A protocol rule that the peer broke, with the values that show it.

@@ -4,10 +4,7 @@ use sdp_guard::{
     identity::{Asked, Carrier as Identity, HELLO_ACK_LEN, Refused, Seals},
     marker::Seal,
 };
-use sdp_proto::{
-    Local, Remote, Violation,
-    wire::{Hello, HelloAck},
-};
+use sdp_proto::{Local, Remote, Violation};
 use sdp_rdma::cm::PrivateData;
 
 /// Which end of the carrier this is.
@@ -33,10 +30,11 @@ pub enum MeetingError {
 impl MeetingError {
     /// True if the peer speaks another version, of SDP or of the proof of identity.
     pub const fn is_other_version(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused(Refused::Version) | Self::Hello(Violation::HelloVersion { .. })
-        )
+        match self {
+            Self::Refused(refused) => matches!(refused, Refused::Version),
+            Self::Hello(violation) => violation.is_other_version(),
+            Self::Unexpected => false,
+        }
     }
 }
 
@@ -116,8 +114,7 @@ impl Meeting {
             return Err(MeetingError::Unexpected);
         }
         let asked = identity.judge_request(request).map_err(MeetingError::Refused)?;
-        let hello = Hello::parse(request).map_err(MeetingError::Hello)?;
-        let remote = Remote::from(&hello);
+        let remote = Remote::of_hello(request).map_err(MeetingError::Hello)?;
         let mut ack = [0; HELLO_ACK_LEN];
         let encoded = local.hello_ack().encode();
         ack.iter_mut().zip(encoded).for_each(|(to, from)| *to = from);
@@ -137,8 +134,8 @@ impl Meeting {
     pub fn learn(&mut self, identity: &Identity<'_>, reply: &[u8]) -> Result<Met, MeetingError> {
         let (asked, local) = self.asked.take().ok_or(MeetingError::Unexpected)?;
         let seals = identity.judge_reply(reply, &asked).map_err(MeetingError::Refused)?;
-        let ack = HelloAck::parse(reply).map_err(MeetingError::Hello)?;
-        self.met(&seals, local, Remote::from(&ack))
+        let remote = Remote::of_hello_ack(reply).map_err(MeetingError::Hello)?;
+        self.met(&seals, local, remote)
     }
 
     fn met(&mut self, seals: &Seals, local: Local, remote: Remote) -> Result<Met, MeetingError> {

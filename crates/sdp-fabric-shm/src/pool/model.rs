@@ -285,7 +285,7 @@ impl OfferSlots {
                 peer: peer(),
                 pid: 7,
                 side: process as u8,
-                receive_size: 4096,
+                terms: 4096,
                 remote: kept.has_remote.then(|| tuple(0, by).remote),
                 owner: kept.owner,
             },

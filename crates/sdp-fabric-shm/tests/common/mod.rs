@@ -12,7 +12,7 @@ use sdp_fabric_shm::{
     identity::Tuple,
     packet::{HELLO_ACK_LEN, HELLO_LEN},
     refusal::Refusal,
-    rendezvous::{Attachment, Local, Rendezvous, Step},
+    rendezvous::{Attachment, Local, PeerHello, Rendezvous, Step},
     segment,
 };
 use sdp_shm::layout::{Control, PASSED_ON};
@@ -25,6 +25,19 @@ pub const HIDDEN_MIN: i32 = 100;
 pub const OFFERS: u32 = 16;
 pub const HELLO: [u8; HELLO_LEN] = [0x5a; HELLO_LEN];
 pub const ACK: [u8; HELLO_ACK_LEN] = [0xa5; HELLO_ACK_LEN];
+
+/// The words of [`judge`].
+pub const TERMS_OF_HELLO: u64 = 1;
+pub const TERMS_OF_ACK: u64 = 2;
+
+/// Takes what an honest end sends, and nothing else.
+pub fn judge(hello: &PeerHello) -> Result<u64, Refusal> {
+    match hello {
+        PeerHello::Hello(HELLO) => Ok(TERMS_OF_HELLO),
+        PeerHello::HelloAck(ACK) => Ok(TERMS_OF_ACK),
+        _ => Err(Refusal::Untrusted),
+    }
+}
 
 /// Runs a test in a process of its own: offers, descriptors, limits and user ids are the process's,
 /// and other tests run beside this one.
@@ -171,6 +184,7 @@ pub struct End {
     pub slot: u32,
     pub nonce: u64,
     pub ring: u32,
+    pub judge: fn(&PeerHello) -> Result<u64, Refusal>,
 }
 
 impl End {
@@ -185,6 +199,7 @@ impl End {
             slot: 0,
             nonce: u64::from(std::process::id()),
             ring: RING,
+            judge,
         }
     }
 
@@ -217,6 +232,7 @@ impl End {
             max_offers: OFFERS,
             hello: &HELLO,
             hello_ack: &ACK,
+            judge: self.judge,
         };
         if is_last { self.rendezvous.last_step(&local) } else { self.rendezvous.step(&local) }
     }

@@ -6,9 +6,12 @@ use super::{
     source::{Source, SourceConfig},
     words::Credits,
 };
-use crate::wire::{
-    Hello, HelloAck,
-    hello::{CAPABILITY_LANES, Names, VERSION},
+use crate::{
+    Violation,
+    wire::{
+        Hello, HelloAck,
+        hello::{CAPABILITY_LANES, Names, VERSION},
+    },
 };
 
 /// This end's parameters of a connection.
@@ -68,12 +71,21 @@ impl Local {
         }
     }
 
-    /// The two halves of this end, once the peer's set-up message is known.
+    /// The two halves of this end, once the peer's set-up message is known. Where credits are
+    /// implicit there are no receive buffers: their number says nothing, and no message is longer
+    /// than the fabric's, which is our own size.
     pub const fn halves(&self, remote: &Remote) -> (Source, Sink) {
+        let (peer_bufs, peer_receive_size) = match self.credits {
+            Credits::Explicit => (remote.bufs, remote.receive_size),
+            Credits::Implicit if remote.receive_size < self.receive_size => {
+                (u16::MAX, remote.receive_size)
+            }
+            Credits::Implicit => (u16::MAX, self.receive_size),
+        };
         let source = Source::new(&SourceConfig {
             credits: self.credits,
-            peer_bufs: remote.bufs,
-            peer_receive_size: remote.receive_size,
+            peer_bufs,
+            peer_receive_size,
             peer_max_adverts: remote.max_adverts as u16,
             bufs: self.announced(),
             receive_size: self.receive_size,
@@ -98,6 +110,49 @@ impl Local {
     }
 }
 
+impl Remote {
+    /// Judges the private data of a request: the connecting end's Hello.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it breaks ([`Violation::is_other_version`] says whether the peer speaks
+    /// another version): refuse.
+    pub fn of_hello(data: &[u8]) -> Result<Self, Violation> {
+        Hello::parse(data).map(|hello| Self::from(&hello))
+    }
+
+    /// Judges the private data of a reply: the accepting end's HelloAck.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of_hello`].
+    pub fn of_hello_ack(data: &[u8]) -> Result<Self, Violation> {
+        HelloAck::parse(data).map(|ack| Self::from(&ack))
+    }
+
+    /// Packs it, for an end that keeps it for a later connection with the same peer.
+    pub const fn to_word(self) -> u64 {
+        (self.receive_size as u64)
+            | ((self.bufs as u64) << BUFS_SHIFT)
+            | ((self.max_adverts as u64) << ADVERTS_SHIFT)
+            | ((self.lane_messages as u64) << LANES_SHIFT)
+    }
+
+    /// Unpacks what [`Self::to_word`] packed.
+    pub const fn from_word(word: u64) -> Self {
+        Self {
+            bufs: (word >> BUFS_SHIFT) as u16,
+            receive_size: word as u32,
+            max_adverts: (word >> ADVERTS_SHIFT) as u8,
+            lane_messages: word >> LANES_SHIFT != 0,
+        }
+    }
+}
+
+const BUFS_SHIFT: u32 = 32;
+const ADVERTS_SHIFT: u32 = 48;
+const LANES_SHIFT: u32 = 56;
+
 impl From<&Hello> for Remote {
     fn from(hello: &Hello) -> Self {
         Self {
@@ -117,5 +172,63 @@ impl From<&HelloAck> for Remote {
             max_adverts: ack.max_adverts,
             lane_messages: ack.capabilities & CAPABILITY_LANES != 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u32 = 16_424;
+
+    #[test]
+    fn a_fabric_without_buffers_announces_the_most_and_believes_no_number() {
+        let local = Local::implicit(SIZE);
+        let hello = local.hello(None);
+        assert_eq!((hello.bufs, hello.version, hello.max_adverts), (u16::MAX, 0x22, 1));
+        assert_eq!((hello.capabilities, hello.desired_receive_size), (0, SIZE));
+        assert_eq!(Remote::of_hello(hello.encode().as_slice()), Ok(Remote::from(&hello)));
+        let ack = local.hello_ack();
+        assert_eq!((ack.bufs, ack.version, ack.max_adverts), (u16::MAX, 0x22, 1));
+        assert_eq!(Remote::of_hello_ack(&ack.encode()), Ok(Remote::from(&ack)));
+        for (said, holds) in [(37, 37), (SIZE, SIZE), (u32::MAX, SIZE)] {
+            for bufs in [3, u16::MAX] {
+                let remote = Remote { bufs, receive_size: said, ..Remote::from(&ack) };
+                let (source, sink) = local.halves(&remote);
+                assert_eq!(
+                    source,
+                    Source::new(&SourceConfig {
+                        peer_receive_size: holds,
+                        ..SourceConfig::implicit(SIZE)
+                    })
+                );
+                assert_eq!(sink, Sink::new(&SinkConfig::implicit(SIZE)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_said() {
+        for bufs in [3, 4096, u16::MAX] {
+            for (receive_size, max_adverts) in [(37, 1), (u32::MAX, 255), (65_536, 2)] {
+                for lane_messages in [false, true] {
+                    let said = Remote { bufs, receive_size, max_adverts, lane_messages };
+                    assert_eq!(Remote::from_word(said.to_word()), said);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_from_what_makes_no_sense() {
+        let mut bytes = Local::implicit(SIZE).hello_ack().encode();
+        bytes[16] = 0x11;
+        let other = Remote::of_hello_ack(&bytes).expect_err("version 1.1");
+        assert!(other.is_other_version());
+        bytes[16] = 0x2f;
+        assert!(Remote::of_hello_ack(&bytes).is_ok(), "a minor version ends nothing");
+        bytes[19] = 0;
+        let absurd = Remote::of_hello_ack(&bytes).expect_err("no advertisement at all");
+        assert!(!absurd.is_other_version());
     }
 }

@@ -20,8 +20,8 @@ use sdp_fabric_shm::{
 };
 use sdp_link::{EndWords, Link};
 use sdp_proto::{
-    Sink, SinkConfig, Source, SourceConfig,
-    wire::hello::{Address, Hello, HelloAck, Names, VERSION},
+    Local as Setup, Remote, Violation,
+    wire::hello::{Address, Names},
 };
 use sdp_shm::{
     family::Row,
@@ -73,8 +73,8 @@ pub(crate) const SOON: u32 = 1;
 const RETRY_BYTES: usize = 512;
 /// Bytes of a read after which it is worth asking how much more there is.
 const LARGE_READ: usize = 4096;
-/// Longest message in each direction, header included.
-const MESSAGE_SIZE: u32 = sdp_fabric_shm::endpoint::MESSAGE_MAX as u32;
+/// An end's parameters on shared memory: the longest message, header included, and no credit.
+const SETUP: Setup = Setup::implicit(sdp_fabric_shm::endpoint::MESSAGE_MAX as u32);
 
 /// After a successful call of `moved` bytes on a connection that is not attached yet; `more` bytes of the
 /// same call are still to be sent.
@@ -403,15 +403,11 @@ fn step_by_name(
     let _in_use = InUse::begin(); // the other end gets duplicates of our doorbell
     let (doorbell_fd, doorbell_page_fd) = doorbell::files();
     let (hidden_min, max_offers) = process::hidden_range();
-    let hello = hello(&tuple);
-    let hello_ack = HelloAck {
-        bufs: u16::MAX,
-        version: VERSION,
-        max_adverts: 1,
-        capabilities: 0,
-        receive_size: MESSAGE_SIZE,
+    let mut hello = [0; HELLO_LEN];
+    for (to, from) in hello.iter_mut().zip(SETUP.hello(Some(names(&tuple))).encode().as_slice()) {
+        *to = *from;
     }
-    .encode();
+    let hello_ack = SETUP.hello_ack().encode();
     let local = Local {
         carrier: fd,
         tuple,
@@ -425,11 +421,12 @@ fn step_by_name(
         max_offers,
         hello: &hello,
         hello_ack: &hello_ack,
+        judge,
     };
     if is_last { meeting.last_step(&local) } else { meeting.step(&local) }
 }
 
-fn hello(tuple: &Tuple) -> [u8; HELLO_LEN] {
+fn names(tuple: &Tuple) -> Names {
     let address = |addr: &sdp_fabric_shm::identity::Addr| match addr.family() {
         sdp_fabric_shm::identity::Family::V4 => {
             let [.., a, b, c, d] = *addr.bytes();
@@ -437,36 +434,28 @@ fn hello(tuple: &Tuple) -> [u8; HELLO_LEN] {
         }
         sdp_fabric_shm::identity::Family::V6 => Address::V6(*addr.bytes()),
     };
-    let hello = Hello {
-        bufs: u16::MAX,
-        version: VERSION,
-        max_adverts: 1,
-        capabilities: 0,
-        desired_receive_size: MESSAGE_SIZE,
-        receive_size: MESSAGE_SIZE,
-        names: Some(Names {
-            source: address(&tuple.local),
-            port: tuple.local.port(),
-            destination: address(&tuple.remote),
-        }),
-    };
-    let mut bytes = [0; HELLO_LEN];
-    for (to, from) in bytes.iter_mut().zip(hello.encode().as_slice()) {
-        *to = *from;
+    Names {
+        source: address(&tuple.local),
+        port: tuple.local.port(),
+        destination: address(&tuple.remote),
     }
-    bytes
 }
 
-/// Takes the attachment of the meeting, if the other end's Hello makes sense. Under the meeting's
-/// lock.
+/// Judges the other end's Hello or HelloAck, with the engine's checks; the word of its terms.
+fn judge(hello: &PeerHello) -> Result<u64, Refusal> {
+    let judged = match hello {
+        PeerHello::Hello(bytes) => Remote::of_hello(bytes),
+        PeerHello::HelloAck(bytes) => Remote::of_hello_ack(bytes),
+    };
+    judged.map(Remote::to_word).map_err(|violation: Violation| {
+        if violation.is_other_version() { Refusal::Version } else { Refusal::Untrusted }
+    })
+}
+
+/// Takes the attachment of the meeting. Under the meeting's lock.
 fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
-    let receive_size = match &attachment.hello {
-        PeerHello::Hello(bytes) => Hello::parse(bytes).map(|h| h.receive_size),
-        PeerHello::HelloAck(bytes) => HelloAck::parse(bytes).map(|h| h.receive_size),
-    };
-    let (Ok(receive_size), Some(row)) = (receive_size, conn.row()) else {
-        return refuse(attachment);
-    };
+    let Some(row) = conn.row() else { return refuse(attachment) };
+    let terms = attachment.terms;
     let (base, ring_bytes) = (attachment.segment.base(), attachment.segment.ring_bytes());
     if !is_ring_size(ring_bytes) {
         return refuse(attachment);
@@ -491,7 +480,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let Ok(peer) = process::peers().attach(peer) else { return return_segment(map, side) };
     strangers::note_peer(conn, stranger);
     // Not whether there is a doorbell by now: it may have been made since.
-    prepare(conn, row, segment, receive_size, pid, gave_doorbell);
+    prepare(conn, row, segment, terms, pid, gave_doorbell);
     if conn.has(Waiters::PeerHasDoorbell)
         && stranger.is_none()
         && pid > 0
@@ -499,10 +488,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     {
         let remote = (!conn.has(Origin::Accepted)).then_some(tuple.remote);
         let owner = conn.index();
-        pool::keep(
-            conn,
-            KeptSegment { base, ring_bytes, peer, pid, side, receive_size, remote, owner },
-        );
+        pool::keep(conn, KeptSegment { base, ring_bytes, peer, pid, side, terms, remote, owner });
     }
     install(conn, fd, segment, side, Some((peer, peer_slot)));
     true
@@ -515,7 +501,7 @@ fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) {
     let segment = unsafe { Segment::new(kept.base, kept.ring_bytes) };
     let Some(row) = conn.row() else { return segment.end(usize::from(side)).disown() };
     strangers::note_peer(conn, None);
-    prepare(conn, row, segment, kept.receive_size, kept.pid, true);
+    prepare(conn, row, segment, kept.terms, kept.pid, true);
     install(conn, fd, segment, side, Some((kept.peer, offer.slot)));
 }
 
@@ -524,16 +510,13 @@ fn prepare(
     conn: &Conn,
     row: &Row,
     segment: Segment,
-    receive_size: u32,
+    terms: u64,
     peer_pid: i32,
     has_doorbell: bool,
 ) {
     segment.initialise();
-    SourceState::initialise(
-        &row.source.words,
-        &Source::new(&SourceConfig::implicit(receive_size.min(MESSAGE_SIZE))),
-    );
-    let sink = Sink::new(&SinkConfig::implicit(MESSAGE_SIZE));
+    let (source, sink) = SETUP.halves(&Remote::from_word(terms));
+    SourceState::initialise(&row.source.words, &source);
     row.ack.store(sink.ack(u16::MAX).to_word(), Ordering::Relaxed);
     SinkState::initialise(&row.sink.words, &sink);
     row.user.store(process::pid(), Ordering::Release);
