@@ -161,7 +161,6 @@ pub struct Attachment {
 
 /// How far a step got.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "matched at once; there is no allocator")]
 pub enum Step {
     /// Not there yet; step again at another call.
     Pending,
@@ -548,7 +547,6 @@ const fn of_local_socket(error: Errno) -> Refusal {
 }
 
 /// The outcome of an accepted connection.
-#[expect(clippy::large_enum_variant, reason = "lives for one match; there is no allocator")]
 enum Served {
     Attached(Attachment),
     Refused(Refusal),
