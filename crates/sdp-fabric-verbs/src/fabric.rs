@@ -375,6 +375,26 @@ impl VerbsFabric {
         Ok(())
     }
 
+    /// Makes the queue pair with which a request will be accepted: [`Fabric::accept`] allocates
+    /// nothing then.
+    ///
+    /// # Errors
+    /// As [`Fabric::accept`].
+    pub fn prepare(&mut self, id: Id) -> Result<(), Reject> {
+        if self.slot(id).is_none_or(|slot| slot.stage != Stage::Asked) {
+            return Err(Reject::Stale);
+        }
+        if self.slot(id).is_some_and(|slot| slot.qp.is_some()) {
+            return Ok(());
+        }
+        let peer_number = self.core.place(id.index()).peer_number.load(Ordering::Relaxed);
+        let made = self.make_qp(id).and_then(|_| self.start_qp(id, peer_number));
+        made.map_err(|error| {
+            self.forget(id);
+            if error == Error::MemLock { Reject::Busy } else { Reject::Stale }
+        })
+    }
+
     /// Forgets a place whose connection was never made.
     fn forget(&mut self, id: Id) {
         let index = id.index();
@@ -390,7 +410,7 @@ impl VerbsFabric {
     }
 
     /// Begins the end of a connection: no work any more, work in flight is flushed, the peer is
-    /// told.
+    /// told. Frees no memory: the queue pair is destroyed later ([`VerbsFabric::bury`]).
     fn end(&mut self, id: Id, why: QpError) {
         let core = self.core.clone();
         core.place(id.index()).fail(why);
@@ -398,7 +418,13 @@ impl VerbsFabric {
         match slot.stage {
             Stage::Connected | Stage::Accepted => {}
             Stage::Ending | Stage::Free => return,
-            Stage::Asking | Stage::Asked => return self.forget(id),
+            Stage::Asking | Stage::Asked if slot.qp.is_none() => return self.forget(id),
+            Stage::Asking | Stage::Asked => {
+                // It was never ready to send or receive: nothing is under way.
+                (slot.id, slot.stage) = (None, Stage::Ending);
+                core.place(id.index()).is_drained.store(true, Ordering::Release);
+                return core.is_due.store(true, Ordering::Release);
+            }
         }
         let is_unconfirmed = slot.stage == Stage::Accepted;
         slot.stage = Stage::Ending;
@@ -744,22 +770,19 @@ impl Fabric for VerbsFabric {
         if data.as_slice().len() > REPLY_DATA {
             return Err(Reject::PrivateDataTooLong);
         }
-        if self.slot(id).is_none_or(|slot| slot.stage != Stage::Asked) {
-            return Err(Reject::Stale);
-        }
+        self.prepare(id)?;
         let times = self.options.times;
-        let peer_number = self.core.place(id.index()).peer_number.load(Ordering::Relaxed);
-        let accepted = self.make_qp(id).and_then(|number| {
-            self.start_qp(id, peer_number)?;
-            let slot = self.slot(id).ok_or(Error::Full)?;
+        let number = self.core.place(id.index()).number.load(Ordering::Relaxed);
+        let accepted = self.slot(id).ok_or(Error::Full).and_then(|slot| {
             let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
             cm_id.accept(id.uid(), number, data.as_slice(), &times)?;
             slot.stage = Stage::Accepted;
             Ok(())
         });
-        accepted.map_err(|error| {
-            self.forget(id);
-            if error == Error::MemLock { Reject::Busy } else { Reject::Stale }
+        accepted.map_err(|_| {
+            // Not at once: the caller may hold a lock, and this is no more than a place that ends.
+            self.end(id, QpError::Disconnected);
+            Reject::Stale
         })
     }
 

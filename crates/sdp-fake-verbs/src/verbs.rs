@@ -142,6 +142,7 @@ unsafe extern "C" fn open_device(device: *mut abi::Device) -> *mut abi::Context 
         let device = device.cast::<Device>();
         ((*device).index, (*device).abi.transport_type == abi::TRANSPORT_IWARP)
     };
+    local::allocate();
     let made = with(|body| {
         body.step(Step::OpenDevice)?;
         reap(body);
@@ -379,6 +380,7 @@ unsafe extern "C" fn destroy_srq(srq: *mut abi::Srq) -> c_int {
 }
 
 unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -> *mut abi::Qp {
+    local::allocate();
     let made = with(|body| {
         body.step(Step::CreateQp)?;
         let index = body.qps.iter().position(|qp| qp.pid == 0).ok_or(full())?;
@@ -436,6 +438,7 @@ unsafe extern "C" fn modify_qp(qp: *mut abi::Qp, to: *mut abi::QpAttr, _: c_int)
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut abi::Qp) -> c_int {
+    local::allocate();
     // SAFETY: see above.
     let done = with(|body| unsafe {
         let qp = qp.cast::<Qp>();

@@ -22,6 +22,7 @@ use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{kernel, section, sys, time::monotonic_ns};
 
 use super::{
+    ending,
     pace::{self, RETRY_MOST_NS, RETRY_NS, Shown, put_off},
     pair::{self, PAIRS, Pair, Receiving, Sending},
     places::{self, Device},
@@ -39,12 +40,6 @@ use crate::{
 /// Receive buffers promised to a connection at most. The device's are shared by all, and never promised twice: those
 /// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
 const PROMISE_MOST: u32 = 16;
-/// Between two looks whether the device's lock is free.
-const LOCK_SLEEP_NS: i64 = 100_000;
-/// How often, and how long apart, a close looks whether the device has given back the work in
-/// flight.
-const FLUSH_LOOKS: u32 = 10;
-const FLUSH_SLEEP_NS: i64 = 100_000;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
@@ -53,20 +48,18 @@ const OTHER_VERSION: u8 = 2;
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// A connection has met, and epoll sets do not know yet.
 static HAS_NEW: AtomicBool = AtomicBool::new(false);
-/// A connection has ended where its queue pair could not be destroyed.
-static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// Epoll descriptor of the devices' own ones, made with the first device; −1 none.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
 /// A device is gone, and is closed when the program has read the messages in its buffers.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The right to make slow steps. Handlers of the program wait for its end: one may close a connection, which wants it, too.
-struct DeviceLock {
+pub(super) struct DeviceLock {
     _section: section::Guard,
 }
 
 impl DeviceLock {
-    fn take() -> Option<Self> {
+    pub(super) fn take() -> Option<Self> {
         let _section = section::Guard::enter();
         (!BUSY.swap(true, Ordering::Acquire)).then(|| Self { _section })
     }
@@ -98,7 +91,7 @@ fn local(promise: u32) -> Local {
 }
 
 /// The device of a place, for the holder of the device's lock.
-fn device(_lock: &mut DeviceLock, at: usize) -> Option<&mut Device> {
+pub(super) fn device(_lock: &mut DeviceLock, at: usize) -> Option<&mut Device> {
     // SAFETY: null, or a mapping that is never given back; the lock has one holder, and the reference goes with it.
     // Other threads read `core` and `name` alone, which are not changed.
     unsafe { places::get(at)?.device().as_mut() }
@@ -244,7 +237,7 @@ pub(super) fn drain() -> bool {
     places::open_ones().fold(false, |had_some, at| drain_one(at) | had_some)
 }
 
-fn drain_one(at: usize) -> bool {
+pub(super) fn drain_one(at: usize) -> bool {
     let had_some = places::with_core(at, |core| {
         let had_some = core.drain();
         for (_, pair) in pair::all() {
@@ -275,6 +268,7 @@ pub(super) fn progress() {
     }
     let Some(mut lock) = DeviceLock::take() else { return };
     step(&mut lock);
+    ending::catch_up(&mut lock);
     close_lost(&mut lock);
 }
 
@@ -296,7 +290,7 @@ pub(super) fn progress_if_ready() {
 /// Whether the device has events, or sleepers have to be told of new connections.
 fn is_ready() -> bool {
     let set = EVENTS.load(Ordering::Acquire);
-    if set < 0 || !strangers::has_device() || IS_LOST.load(Ordering::Relaxed) {
+    if set < 0 || !strangers::has_device() || IS_LOST.load(Ordering::Relaxed) || ending::is_due() {
         return true;
     }
     places::open_ones().any(|at| places::with_core(at, Core::is_due) == Some(true))
@@ -355,7 +349,7 @@ fn hear(host: &mut Host<VerbsFabric, PAIRS>, at: usize, event: Event<VerbsFabric
             pair.is_out.store(false, Ordering::Relaxed);
             let mut is_other_version = false;
             let learnt = with_both(pair, |conn, receiving, sending| {
-                if !may_begin(conn) {
+                if !may_begin(conn, pair) {
                     return None;
                 }
                 let tuple = conn.known_name()?;
@@ -481,12 +475,13 @@ unsafe fn close(at: *mut Device) {
     unsafe { core::ptr::drop_in_place(at) };
 }
 
-/// Both halves, under both locks, of a connection that has not begun to end.
-fn with_both<R>(
+/// Both halves, under both locks, of a connection that has not begun to end. Allocates nothing:
+/// handlers wait for these locks.
+pub(super) fn with_both<R>(
     pair: &Pair,
     body: impl FnOnce(&Conn, &mut Receiving, &mut Sending) -> Option<R>,
 ) -> Option<R> {
-    let conn = pair.conn()?;
+    let conn = pair.conn().filter(|_| pair.later.load(Ordering::Acquire) == 0)?;
     let both = |receiving: &mut Receiving| {
         pair.sending(conn, |sending, _| body(conn, receiving, sending)).flatten()
     };
@@ -511,39 +506,37 @@ fn answer(
         // SAFETY: the device's lock is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
         let mut is_other_version = false;
-        let accepted = with_both(pair, |conn, receiving, sending| {
-            if !may_meet(pair, receiving, sending) {
-                return None;
-            }
-            if !may_begin(conn) {
+        let answered = with_both(pair, |conn, receiving, sending| {
+            if !may_meet(pair, receiving, sending) || !may_begin(conn, pair) {
                 return None;
             }
             let tuple = conn.known_name()?;
             super::peek_first(conn, receiving);
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
-            let nonce = nonce()?;
-            let answer = attempt.meeting.answer(&identity, &local(promise), request, nonce);
-            let (reply, met) = match answer {
-                Ok(answer) => answer,
-                Err(why) => {
-                    is_other_version = why.is_other_version();
+            let answer = attempt.meeting.answer(&identity, &local(promise), request, nonce()?);
+            answer.inspect_err(|why| is_other_version = why.is_other_version()).ok()
+        });
+        let accepted = answered.and_then(|(reply, met)| {
+            host.fabric().prepare(id).ok()?;
+            with_both(pair, |conn, receiving, sending| {
+                if !may_meet(pair, receiving, sending) || !may_begin(conn, pair) {
                     return None;
                 }
-            };
-            // Before the peer hears of it: from then on it may write markers.
-            let was_guarded = super::is_guarded(conn);
-            if !enter_guard(conn) {
-                return None;
-            }
-            let Ok((tx, rx)) = host.accept(id, number, reply) else {
-                if !was_guarded {
-                    conn.change_stage(Stage::Guarded, Stage::Remote);
+                // Before the peer hears of it: from then on it may write markers.
+                let was_guarded = super::is_guarded(conn);
+                if !enter_guard(conn) {
+                    return None;
                 }
-                return None;
-            };
-            begin(pair, receiving, sending, &met);
-            (receiving.rx, sending.tx) = (Some(rx), Some(tx));
-            Some(())
+                let Ok((tx, rx)) = host.accept(id, number, reply) else {
+                    if !was_guarded {
+                        conn.change_stage(Stage::Guarded, Stage::Remote);
+                    }
+                    return None;
+                };
+                begin(pair, receiving, sending, &met);
+                (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+                Some(())
+            })
         });
         if accepted.is_some() {
             begun(pair, at);
@@ -578,8 +571,11 @@ fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Me
 }
 
 /// Whether the connection may meet: no other process has it, which would read markers as payload.
-fn may_begin(conn: &Conn) -> bool {
-    super::has(conn) && sharing::is_sole_holder(conn) && !conn.has(Limits::Hostile)
+fn may_begin(conn: &Conn, pair: &Pair) -> bool {
+    super::has(conn)
+        && sharing::is_sole_holder(conn)
+        && !conn.has(Limits::Hostile)
+        && !pair.is_leaving.load(Ordering::Acquire)
 }
 
 /// The carrier is read by this room alone from here on. False: the connection has been let go.
@@ -669,6 +665,7 @@ fn attempt(number: u32, pair: &Pair, tuple: &Tuple) -> Result<(), Reason> {
             Some(device) => attempt_on(&mut device.host, at, number, pair, tuple),
             None => pace::rest(pair, RETRY_NS),
         }
+        ending::catch_up(&mut lock);
     }
     Ok(())
 }
@@ -729,122 +726,6 @@ fn begin_attempt(
     });
     let at = address(&tuple.remote, tuple.interface);
     request.is_some_and(|request| host.ask(number, at, request).is_ok())
-}
-
-/// The turn, when others have had it: their steps are short.
-fn await_lock() -> DeviceLock {
-    loop {
-        match DeviceLock::take() {
-            Some(lock) => return lock,
-            None => sdp_sys::time::sleep(LOCK_SLEEP_NS),
-        }
-    }
-}
-
-/// The connection leaves the library: nothing more is sent by its queue pair, and no other one comes. It receives until
-/// [`cut`]: a peer that sent before it could know may make no call for long. Slow.
-pub(super) fn stop_sending(number: u32, pair: &Pair) {
-    stop(&mut await_lock(), number, pair);
-}
-
-fn stop(lock: &mut DeviceLock, number: u32, pair: &Pair) {
-    if pair.shared.has_link() {
-        pair.shared.link_died();
-    }
-    for at in places::open_ones() {
-        if let Some(device) = device(lock, at) {
-            device.host.unlisten(number);
-        }
-    }
-    // SAFETY: the device's lock is the caller's.
-    unsafe { pair.attempt() }.meeting.give_up();
-    pair.attempt_no_more();
-}
-
-/// [`stop_sending`], and the queue pair ends. Messages that have arrived can still be read. Slow.
-pub(super) fn cut(number: u32, pair: &Pair) {
-    let mut lock = await_lock();
-    stop(&mut lock, number, pair);
-    for at in places::open_ones() {
-        if let Some(device) = device(&mut lock, at) {
-            device.host.forget(number);
-        }
-    }
-}
-
-/// The device's objects of a connection that is plain are ended, with the messages that no call
-/// here reads any more. Slow.
-pub(super) fn drop_link(number: u32, pair: &Pair) {
-    cut(number, pair);
-    let _lock = await_lock();
-    let halves = with_both(pair, |conn, receiving, sending| {
-        pair.set_queue(None);
-        publish::parted(conn);
-        let halves = (receiving.rx.take(), sending.tx.take());
-        if let (Some(inbound), Some(outbound)) = (&mut receiving.inbound, &mut sending.outbound) {
-            sdp_remote::end(outbound, inbound, &pair.shared);
-        }
-        Some(halves)
-    });
-    drop(halves);
-}
-
-/// The connection ends: its queue pair, listener and attempts go. Slow.
-pub(super) fn end(conn: &Conn, number: u32, pair: &Pair) {
-    let halves = pair.retire(conn);
-    pair.set_queue(None);
-    // With the device's lock we are in a section of our own.
-    let may_be_slow = may_be_slow();
-    // A queue pair without its number would never be destroyed.
-    let mut lock = await_lock();
-    let Some(halves) = halves else { return pair.abandon() };
-    drop(halves);
-    for at in places::open_ones() {
-        let Some(device) = device(&mut lock, at) else { continue };
-        device.host.unlisten(number);
-        device.host.forget(number);
-    }
-    pair.release();
-    // Destroying a queue pair frees memory.
-    match may_be_slow {
-        true => destroy_ended(&mut lock),
-        false => HAS_ENDED.store(true, Ordering::Release),
-    }
-}
-
-/// Queue pairs of connections that have ended are destroyed, once what was under way has come back.
-fn destroy_ended(lock: &mut DeviceLock) {
-    for at in places::open_ones() {
-        let Some(device) = device(lock, at) else { continue };
-        for _ in 0..FLUSH_LOOKS {
-            drain_one(at);
-            if device.host.fabric().bury() {
-                break;
-            }
-            sdp_sys::time::sleep(FLUSH_SLEEP_NS);
-        }
-    }
-}
-
-/// Behind a close, which may have been the program's last call on a connection: it ended where nothing slow may be done.
-/// Slow; a load where there is no connection to another host.
-#[inline(always)]
-pub(crate) fn settle() {
-    if super::IN_USE.load(Ordering::Relaxed) {
-        settle_ended();
-    }
-}
-
-#[cold]
-fn settle_ended() {
-    if HAS_ENDED.load(Ordering::Acquire)
-        && may_be_slow()
-        // Not in a child on its parent's memory.
-        && process::is_ours()
-        && HAS_ENDED.swap(false, Ordering::AcqRel)
-    {
-        destroy_ended(&mut await_lock());
-    }
 }
 
 /// In a fork child: devices and queue pairs are the parent's.

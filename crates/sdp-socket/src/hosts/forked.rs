@@ -24,7 +24,7 @@ use sdp_stats::Reason;
 use sdp_sys::time::monotonic_ns;
 
 use super::{
-    is_guarded, leaving,
+    ending, is_guarded, leaving,
     pair::{self, Pair},
 };
 use crate::{
@@ -266,6 +266,10 @@ pub(super) fn parent() {
 pub(super) fn child() {
     for (_, pair) in pair::all() {
         let was_held = pair.is_held.swap(false, Ordering::AcqRel);
+        if ending::forget_later(pair) {
+            pair.unlock_both();
+            continue;
+        }
         let Some(conn) = pair.conn() else { continue };
         if is_guarded(conn) {
             if !was_held {

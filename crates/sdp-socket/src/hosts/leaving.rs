@@ -14,7 +14,7 @@ use sdp_sys::{
 use super::{
     Found, IN_USE,
     carrier_io::Socket,
-    device,
+    ending,
     forked::{self, Copied, Use},
     is_guarded, let_go, look,
     pair::{self, Pair, Receiving, Sending},
@@ -120,7 +120,7 @@ fn ask(conn: &Conn, fd: c_int) {
         return;
     }
     if !pair.is_copy() {
-        device::stop_sending(number, pair);
+        ending::stop_sending(number, pair);
     } else if lose_link(conn, pair).is_none() {
         return;
     }
@@ -199,7 +199,7 @@ pub(super) fn hand_back_ours(
     } else {
         let is_known = cannot_answer || await_proof(conn, pair, end);
         if let Some((number, _)) = pair::of(conn).filter(|_| is_known || may_relay) {
-            device::stop_sending(number, pair);
+            ending::stop_sending(number, pair);
         }
         let handed = if is_known && !cannot_answer {
             leave_guard(conn, pair, fd, end)
@@ -207,7 +207,7 @@ pub(super) fn hand_back_ours(
             Handed::Unanswered
         };
         if let (Handed::Unanswered, Some((number, _))) = (handed, pair::of(conn)) {
-            device::cut(number, pair);
+            ending::cut(number, pair);
         }
         handed
     };
@@ -222,7 +222,7 @@ pub(super) fn hand_back_ours(
     if !pair.is_copy()
         && let Some((number, _)) = pair::of(conn)
     {
-        device::drop_link(number, pair);
+        ending::drop_link(number, pair);
     }
     note_plain(conn, reason);
     Handed::Back

@@ -41,6 +41,7 @@ use crate::{
 mod awake;
 mod carrier_io;
 mod device;
+mod ending;
 mod forked;
 mod leaving;
 mod look;
@@ -54,7 +55,7 @@ mod watch;
 
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
-pub(crate) use device::settle;
+pub(crate) use ending::settle;
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
@@ -653,7 +654,7 @@ fn look_around(conn: &Conn) -> Option<u64> {
     let fd = conn::number_of(conn)?;
     if pair.is_plain() {
         if !pair.is_copy() && pair.queue().is_some() && device::may_be_slow() {
-            device::drop_link(number, pair);
+            ending::drop_link(number, pair);
         }
         return None;
     }
@@ -841,7 +842,7 @@ pub(crate) fn end(conn: &Conn) {
 fn leave(conn: &Conn) {
     if let Some((number, pair)) = pair::of(conn) {
         conn.remote.store(0, Ordering::Release);
-        device::end(conn, number, pair);
+        ending::end(conn, number, pair);
     }
 }
 

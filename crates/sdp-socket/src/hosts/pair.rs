@@ -121,6 +121,8 @@ pub(super) struct Pair {
     pub(super) is_carrier_due: AtomicBool,
     /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
     pub(super) is_waited_for: AtomicBool,
+    /// Steps of its end that were put off ([`super::ending`]).
+    pub(super) later: AtomicU32,
     /// A thread left a lock for good.
     is_dead: AtomicBool,
     /// Both locks are held for a fork.
@@ -216,6 +218,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         for flag in [&pair.is_plain, &pair.is_leaving, &pair.is_forked, &pair.is_copy] {
             flag.store(false, Ordering::Relaxed);
         }
+        pair.later.store(0, Ordering::Relaxed);
         pair.leave_by.store(0, Ordering::Relaxed);
         pair.fork.store(0, Ordering::Relaxed);
         pair.claimed.store(0, Ordering::Relaxed);
@@ -492,6 +495,11 @@ impl Pair {
     pub(super) fn conn(&self) -> Option<&'static Conn> {
         let owner = self.owner.load(Ordering::Acquire);
         crate::conn::get(owner.checked_sub(1).filter(|_| owner != NOBODY)?)
+    }
+
+    /// Whether no other thread is at a half, or about to have done with it.
+    pub(super) fn is_free(&self) -> bool {
+        (0..FEW_LOOKS).any(|_| self.locks.iter().all(|word| word.load(Ordering::Acquire) == 0))
     }
 
     /// The place cannot be found any more; the halves of its queue pair. [`Pair::release`] follows.

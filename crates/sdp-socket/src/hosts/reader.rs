@@ -18,7 +18,7 @@ use sdp_sys::{
 
 use super::{
     carrier_io::{Socket, Vector},
-    device,
+    ending,
     forked::Copied,
     leaving,
     pair::{self, Pair, Receiving, Sending},
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
             }
         }
         if !pair.is_copy() {
-            device::drop_link(number, pair);
+            ending::drop_link(number, pair);
         }
         Some((reader, len))
     }
