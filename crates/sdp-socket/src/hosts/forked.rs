@@ -11,6 +11,10 @@
 //!   touch them meanwhile. Where the other end does not answer, a
 //!   relay takes the carrier's place in this child, and the stream is lost to all other processes.
 //!
+//! A peer that has not proven itself cannot be asked: it may not even know that it was met, when the
+//! queue pair died before the answer came. Then the child goes on by the carrier, and looks for the
+//! PROOF, for which it hands the stream back.
+//!
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
 
@@ -44,6 +48,8 @@ const ASKED: u32 = 4;
 const PLAIN: u32 = 5;
 /// The stream is lost.
 const LOST: u32 = 6;
+/// A copy goes on with it, guarded and by the carrier alone: its peer may not know of markers.
+const COPY_HAS_IT: u32 = 7;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
@@ -128,6 +134,7 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
             (COPY_LEAVES, true) if may_wait && pair.is_claimed() => {
                 return what == Use::Leave || leave_for_all(conn, pair, row, conn::number_of(conn));
             }
+            (COPY_HAS_IT, true) if pair.is_claimed() => return what != Use::Tend,
             (UNCLAIMED, true) if !is_current => {
                 change(ASKED);
             }
@@ -146,14 +153,36 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
     }
 }
 
-/// Hands the stream back to TCP for all processes that have the connection.
+/// Hands the stream back to TCP for all processes that have the connection. True also where a copy
+/// goes on with it until that can be done.
 fn leave_for_all(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool {
+    if fd.is_some_and(|fd| stays(conn, pair, row, fd)) {
+        return true;
+    }
     let leave = |fd| {
         leaving::hand_back_ours(conn, pair, fd, Reason::Shared, false) == leaving::Handed::Back
     };
     let is_out = fd.is_some_and(leave);
     set(row, if is_out { PLAIN } else { LOST });
     is_out
+}
+
+/// Whether the stream of a copy that is this process's to hand cannot be handed back yet: it goes on by the carrier.
+#[cold]
+#[inline(never)]
+fn stays(conn: &Conn, pair: &Pair, row: &Row, fd: c_int) -> bool {
+    if !pair.is_copy() || leaving::copy_may_leave(conn, pair, fd) {
+        return false;
+    }
+    set(row, COPY_HAS_IT);
+    true
+}
+
+/// Before a call on a fork's copy: whether it is to be handed back first. False: that cannot be done, or not yet.
+#[cold]
+pub(super) fn leaves_first(conn: &Conn, pair: &Pair) -> bool {
+    let (Some(row), Some(fd)) = (conn.row(), conn::number_of(conn)) else { return true };
+    claim(conn, pair, Use::Leave) && !pair.is_plain() && !stays(conn, pair, row, fd)
 }
 
 /// Changes the state, whatever forks do to the word meanwhile.
@@ -179,8 +208,7 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
         return true;
     }
     let Some(row) = conn.row() else { return false };
-    let state = row.claim.load(Ordering::Acquire) as u32;
-    if matches!(state, PLAIN | LOST) {
+    if matches!(row.claim.load(Ordering::Acquire) as u32, PLAIN | LOST | COPY_HAS_IT) {
         return true;
     }
     let (Some(index), Some((family, slot))) = (conn.row_index(), process::family()) else {
@@ -190,9 +218,17 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
         return false;
     }
     // A child that uses it does better: where the other end does not answer, a relay can be had.
-    let end = FORKED_NS.load(Ordering::Relaxed) + CHILD_NS;
-    while row.claim.load(Ordering::Acquire) as u32 == UNCLAIMED && monotonic_ns() < end {
+    let forked = FORKED_NS.load(Ordering::Relaxed);
+    let state = || row.claim.load(Ordering::Acquire) as u32;
+    while match state() {
+        UNCLAIMED => monotonic_ns() < forked + CHILD_NS,
+        COPY_LEAVES => monotonic_ns() < forked + PATIENCE_NS,
+        _ => false,
+    } {
         sdp_sys::time::sleep(SLEEP_NS);
+    }
+    if state() == COPY_HAS_IT {
+        return true;
     }
     // A copy that is being handed back lies in this process's receive buffers until that is done.
     if !claim(conn, pair, Use::Call) {

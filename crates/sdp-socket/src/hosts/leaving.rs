@@ -4,7 +4,8 @@
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, RecvError, Wait};
+use sdp_fabric_verbs::endpoint::VerbsRx;
+use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, ReceiveContext, RecvError, Wait};
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
 use sdp_sys::{
     fd, section,
@@ -193,7 +194,10 @@ pub(super) fn hand_back_ours(
     let handed = if pair.is_copy() {
         match lose_link(conn, pair) {
             Some(()) if cannot_answer => Handed::Unanswered,
-            Some(()) => leave_guard(conn, pair, fd, end),
+            Some(()) if await_proof_to_copy(conn, pair, fd, end) => {
+                leave_guard(conn, pair, fd, end)
+            }
+            Some(()) => Handed::Unanswered,
             None => Handed::Lost,
         }
     } else {
@@ -259,6 +263,40 @@ fn await_proof(conn: &Conn, pair: &Pair, end: u64) -> bool {
         // Not by poll: unread payload may be there all the time.
         time::sleep(LEAVE_SLEEP_NS as i64);
     }
+}
+
+/// In a fork's copy, which has no queue pair to tend.
+fn await_proof_to_copy(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> bool {
+    while !copy_may_leave(conn, pair, fd) {
+        if monotonic_ns() >= end {
+            return false;
+        }
+        ask_others();
+        time::sleep(LEAVE_SLEEP_NS as i64);
+    }
+    true
+}
+
+/// Whether the peer of a fork's copy is known to read markers. Its PROOF is looked for, and answered.
+#[cold]
+#[inline(never)]
+pub(super) fn copy_may_leave(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
+    if !may_leave(conn, pair) && lose_link(conn, pair).is_some() {
+        pair.receiving(conn, |Receiving { inbound, .. }| {
+            pair.sending(conn, |Sending { outbound, .. }, ring| {
+                let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
+                let mut socket = Socket::new(conn, fd);
+                let mut io = pair.context(None, &mut socket, ring);
+                let mut receiving =
+                    ReceiveContext { rx: None, carrier: &mut *io.carrier, shared: io.shared };
+                // What either finds wrong the call finds, too.
+                let _ = inbound.look::<VerbsRx, _>(&mut receiving);
+                let _ = outbound.flush(&mut io);
+                Some(())
+            })
+        });
+    }
+    may_leave(conn, pair)
 }
 
 fn may_leave(conn: &Conn, pair: &Pair) -> bool {

@@ -658,6 +658,10 @@ fn look_around(conn: &Conn) -> Option<u64> {
         }
         return None;
     }
+    // One that goes on by the carrier has its parent's place at the device.
+    if is_copy(conn) {
+        return None;
+    }
     if !pair.shared.is_up() || pair.shared.is_link_dead() || !crate::wake::strangers::has_device() {
         device::approach(conn, number, pair, fd);
     }
@@ -801,9 +805,11 @@ pub(crate) fn is_copy(conn: &Conn) -> bool {
     is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
 }
 
-/// Whether the next call on the connection hands such a copy back, or waits for another process that does.
+/// Whether the next call on the connection hands such a copy back first. May wait for another process that does.
 pub(crate) fn is_guarded_copy(conn: &Conn) -> bool {
-    is_copy(conn) && !conn.has(Limits::Hostile) && !is_plain(conn)
+    is_copy(conn)
+        && !conn.has(Limits::Hostile)
+        && pair::of(conn).is_some_and(|(_, p)| !p.is_plain() && forked::leaves_first(conn, p))
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,
