@@ -470,6 +470,17 @@ def test_a_fork_copies_a_stream(hosts, how):
     assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 0, report
 
 
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["child-selects", "child-polls", "child-epolls"])
+def test_a_child_waits_for_what_is_not_there(hosts, how):
+    """Its first wait is a use of the stream: it is not called readable for that."""
+    server = hosts.serve(how, 60, program=HANDBACK)
+    hosts.every_byte(hosts.start(1, "client", "ask-held", ADDRESSES[0], PORT, 60, program=HANDBACK))
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 0, report
+
+
 def marked(hosts, count):
     """Waits until markers lie unread at so many connections of the client's host."""
     argv = hosts.inside(1, "ss", "-Htn", "state", "established", "dport", "=", f":{PORT}")

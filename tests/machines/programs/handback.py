@@ -8,6 +8,7 @@
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
     handback.py serve PORT many-child AT    a child becomes that
     handback.py ask-many HOST PORT AT FILE      after AT makes the file, and waits outside the library until it is gone
+    handback.py ask-held HOST PORT AT           after AT requests waits for a byte; to children that wait for what is not there
     handback.py ask-late HOST PORT AT END       sends UNREAD bytes after AT requests; then waits outside the library until
         there is the file of HANDBACK_LATE, which the new holder makes when it has these bytes and has sent the TAIL; END:
         no (and goes on), before (ends its stream at once) or while (when it is asked to: the file behind the :)
@@ -86,6 +87,25 @@ def serve_many(listener, at, is_child):
     become("go-on", *socks)
 
 
+def is_ready_for_epoll(sock):
+    with select.epoll() as own:
+        own.register(sock, select.EPOLLIN)
+        return own.poll(0)
+
+
+def is_ready_for_poll(sock):
+    asked = select.poll()
+    asked.register(sock, select.POLLIN)
+    return asked.poll(0)
+
+
+READY = {
+    "child-selects": lambda sock: select.select([sock], [], [], 0)[0],
+    "child-polls": is_ready_for_poll,
+    "child-epolls": is_ready_for_epoll,
+}
+
+
 def serve(port, how, at):
     listener = socket.create_server(("", port))
     helper = None
@@ -140,6 +160,9 @@ def serve(port, how, at):
                 time.sleep(0.5)
             if how == "child-after":
                 os.read(told[0], 1)
+            if how in READY:
+                assert not READY[how](sock), how
+                sock.sendall(b"!")
             answer(sock)
             sock.close()
             os._exit(0)
@@ -150,7 +173,7 @@ def serve(port, how, at):
             time.sleep(0.2)
         if how == "child-close":
             time.sleep(0.5)  # the child's call is under way
-        if how not in ("child-waits", "child-late"):
+        if how not in ("child-waits", "child-late", *READY):
             sock.close()
         assert os.waitpid(child, 0)[1] == 0
 
@@ -240,6 +263,18 @@ def ask_late(host, port, at, end):
     print("every byte")
 
 
+def ask_held(host, port, at):
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    assert take(sock, 1) == b"!"
+    for index in range(ROUNDS):
+        ask_one(sock, index)
+    sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
 def wait_outside(pause):
     """Until the file that this makes is gone."""
     open(pause, "x", encoding="ascii").close()
@@ -278,6 +313,8 @@ if __name__ == "__main__":
         ask(words[0], int(words[1]))
     elif command == "ask-half":
         ask_half(words[0], int(words[1]), int(words[2]))
+    elif command == "ask-held":
+        ask_held(words[0], int(words[1]), int(words[2]))
     elif command == "ask-late":
         ask_late(words[0], int(words[1]), int(words[2]), words[3])
     elif command == "ask-many":

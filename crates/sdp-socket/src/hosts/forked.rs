@@ -18,7 +18,7 @@
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 use sdp_fabric_verbs::endpoint::VerbsRx;
@@ -255,6 +255,15 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
     }
 }
 
+/// This process has copies of guarded streams.
+static HAS_COPIES: AtomicBool = AtomicBool::new(false);
+
+/// Whether there may be [`super::is_guarded_copy`] connections. A load.
+#[inline]
+pub(crate) fn has_copies() -> bool {
+    HAS_COPIES.load(Ordering::Relaxed)
+}
+
 /// When this process has forked last, in nanoseconds.
 static FORKED_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -313,6 +322,7 @@ pub(super) fn child() {
             }
             // SAFETY: this is the only thread of a process that has just begun.
             unsafe { pair.become_copy() };
+            HAS_COPIES.store(true, Ordering::Relaxed);
         } else {
             pair.release();
         }

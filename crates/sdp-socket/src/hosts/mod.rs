@@ -56,6 +56,7 @@ mod watch;
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 pub(crate) use ending::settle;
+pub(crate) use forked::has_copies;
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};

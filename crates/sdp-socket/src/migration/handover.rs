@@ -43,7 +43,7 @@ use sdp_stats::{Fabric, Reason, trace::Kind};
 use sdp_sys::{OwnedFd, fd, filter, memory::Zeros, sys, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, Holders, Limits, RowFlag, carrier, link::AnyHalf, publish},
+    conn::{Conn, ConnGuard, Half, Holders, Limits, RowFlag, carrier, link::AnyHalf, publish},
     datapath::{
         lane::{Lane, SinkState, Switch},
         leave, receive,
@@ -101,6 +101,26 @@ pub(crate) enum NextReader {
 /// [`leave_to`] ourselves.
 pub(crate) fn leave(conn: &Conn, fd: c_int, reason: Reason) -> bool {
     leave_to(conn, fd, reason, NextReader::Ourselves)
+}
+
+/// Before a wait for `fd`, which is a use of it: a stream to another host of which a fork gave this process a copy becomes
+/// plain TCP, or its number a relay's. Until then nobody can say whether there is something to read. A load where there
+/// is no such stream. Slow.
+#[inline]
+pub(crate) fn claim_copy(fd: c_int) {
+    if hosts::has_copies() {
+        claim(fd);
+    }
+}
+
+#[cold]
+fn claim(fd: c_int) {
+    if process::is_ours()
+        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
+        && hosts::is_guarded_copy(&conn)
+    {
+        leave_to(&conn, fd, Reason::Shared, NextReader::Copy);
+    }
 }
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's

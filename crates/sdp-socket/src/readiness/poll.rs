@@ -345,6 +345,7 @@ pub(crate) unsafe fn poll(
     }
     let mut is_early = false;
     for entry in fds.iter() {
+        handover::claim_copy(entry.fd);
         is_early |= watch(entry.fd);
     }
     let early = Early::begin(is_early && timeout_ns != Some(0));
@@ -697,6 +698,7 @@ pub(crate) unsafe fn select(
             }
         }
         if events != 0 {
+            handover::claim_copy(fd as c_int);
             is_early |= watch(fd as c_int);
             if used == SELECT_FEW && many.is_none() {
                 many = Scratch::take();

@@ -34,7 +34,7 @@ pub(crate) use wait::wait;
 use crate::{
     conn::{self, Waiters, publish},
     datapath::wait as sleeping,
-    migration::unseen,
+    migration::{handover, unseen},
     process::{
         self,
         table::{self, Entry},
@@ -86,6 +86,9 @@ pub(crate) unsafe fn control(
     };
     if !process::is_ours() {
         return None;
+    }
+    if op == libc::EPOLL_CTL_ADD {
+        handover::claim_copy(fd);
     }
     let conn = match table::entry(fd) {
         Some(Entry::Conn(index)) => conn::get(index)?,
