@@ -340,13 +340,17 @@ def group_of(pid):
         return None
 
 
-def queue_pairs(of):
-    """What `sdp stat` says of each process with a connection over a queue pair, of those that were started."""
+def processes_of(started):
+    """What `sdp stat` says of each process with a connection, of those that were started."""
     stat = json.loads(subprocess.run([SDP, "stat", "--json"], check=True, capture_output=True, text=True).stdout)
-    groups = {process.pid for process in of}
+    groups = {process.pid for process in started}
+    return [process for process in stat["processes"] if group_of(process["pid"]) in groups]
+
+
+def queue_pairs(of):
+    """The same, with the queue pairs of those that have any."""
     pairs = lambda process: [c["queue_pair"] for c in process["connections"] if c["queue_pair"]]
-    own = [process for process in stat["processes"] if group_of(process["pid"]) in groups]
-    return [(process, pairs(process)) for process in own if pairs(process)]
+    return [(process, pairs(process)) for process in processes_of(of) if pairs(process)]
 
 
 @pytest.mark.integrity

@@ -2,9 +2,15 @@
 the device that has its own address. The devices are stand-ins (`test_verbs.py`).
 """
 
+import json
+import re
+import subprocess
+import time
+
 import pytest
 
-from .test_verbs import ADDRESSES, PORT, Hosts, built, by_sdp, fault, pytestmark
+from .harness import SDP
+from .test_verbs import ADDRESSES, HANDBACK, LIMIT_S, PORT, Hosts, built, by_sdp, fault, marked, processes_of, pytestmark
 
 __all__ = ["built", "pytestmark"]
 # Of the second and third wire, at the server and at the client.
@@ -84,6 +90,80 @@ def test_one_of_two_devices_goes(hosts, gone, options):
         # Nearly half of all bytes are those of one connection behind the loss of its device.
         assert by_sdp(report) > sum(report["bytes"].values()) / 3, report
         assert report["bytes"]["tcp_sent"] > sum(report["bytes"].values()) / 12, report
+
+
+def devices_shown(process):
+    """By local address: the device and port that `sdp stat` names, and whether there is a queue pair."""
+    shown = {}
+    for one in process["connections"]:
+        if one["device"]:
+            address = one["local"].rpartition(":")[0]
+            shown[address] = one["device"]["name"], one["device"]["port"], one["queue_pair"] is not None
+    return shown
+
+
+def devices_met(started):
+    return [(one["name"], one["port"], one["ends"]) for process in processes_of([started]) for one in process["devices"]]
+
+
+def test_each_connection_names_its_device(hosts):
+    """In `sdp stat`, the report and for Prometheus; also when the device has gone."""
+    server = hosts.serve()
+    client = hosts.ask_at(SERVER, "--connections", 2, *hosts.busy())
+    # Devices 0 and 2 are the server's, 1 and 3 the client's.
+    ends = [(server, {ADDRESSES[0]: 0, SECOND[0]: 2}), (client, {ADDRESSES[1]: 1, SECOND[1]: 3})]
+
+    def until_shown(gone=()):
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            found = [process for started, _ in ends for process in processes_of([started])]
+            wanted = [{address: (f"fake{at}", 1, address not in gone) for address, at in own.items()} for _, own in ends]
+            if [devices_shown(process) for process in found] == wanted:
+                return found
+            time.sleep(0.05)
+        raise AssertionError([devices_shown(process) for process in found])
+
+    until_shown()
+    hosts.network("remove", "2")
+    # The client's end of that connection has lost its queue pair, too.
+    for process, (_, own) in zip(until_shown(gone=SECOND), ends, strict=True):
+        names = {f"fake{at}" for at in own.values()}
+        assert {one["name"]: (one["port"], one["ends"]) for one in process["devices"]} == dict.fromkeys(names, (1, 1)), process
+        assert process["device"]["name"] == process["devices"][0]["name"], process
+        text = subprocess.run([SDP, "stat", "--pid", str(process["pid"])], check=True, capture_output=True, text=True).stdout
+        text = " ".join(text.split())
+        lost, kept = (f"fake{at}" for address, at in sorted(own.items(), key=lambda one: one[0] not in SECOND))
+        assert f"no queue pair now, the last one was of {lost} port 1" in text, text
+        assert re.search(rf"queue pair \d+ to \d+ of {kept} port 1", text), text
+    scrape = subprocess.run([SDP, "stat", "--prometheus"], check=True, capture_output=True, text=True).stdout
+    for name in ("fake0", "fake1", "fake2", "fake3"):
+        assert re.search(rf'^sdp_device_connections_total{{.*device="{name}",port="1"}} 1$', scrape, re.MULTILINE), scrape
+    hosts.enough()
+    hosts.every_byte(client)
+    for report, (_, own) in zip(reversed(hosts.stop(server)), ends, strict=True):
+        assert report["devices"] == [{"name": f"fake{at}", "port": 1, "ends": 1} for at in sorted(own.values())], report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["many", "many-child"])
+def test_a_new_image_gets_connections_of_two_devices(hosts, how):
+    """An image without the library, in the server or in a child of it: every stream goes on over TCP, and the devices have
+    nothing left of the server's."""
+    server = hosts.serve(how, 120, program=HANDBACK)
+    asks = "ask-many", ",".join(SERVER), PORT, 120, hosts.path / "pause"
+    client = hosts.start(1, "client", *asks, program=HANDBACK)
+    pause = hosts.pause()
+    # Three connections: two over the first device, one over the second.
+    marked(hosts, 3)
+    met = {name: ends for name, _, ends in devices_met(client)}
+    assert met == {"fake1": 2, "fake3": 1}, met
+    pause.unlink()
+    hosts.every_byte(client)
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 3 and by_sdp(report) > 3 * 40_000, report
+    assert {one["name"]: one["ends"] for one in report["devices"]} == met, report
+    hosts.wait(lambda live: not any(live.values()))
 
 
 @pytest.mark.integrity

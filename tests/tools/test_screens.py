@@ -24,7 +24,7 @@ from tools.test_tools import pair
 pytestmark = pytest.mark.quick
 
 LIMIT_S = 20
-LAYOUT = 3
+LAYOUT = 4
 PAGE, HEADER, ROW, ROWS = 4096 + 4096 * 320 + 4096, 4096, 320, 4096
 ESCAPE = re.compile(rb"\x1b\[[?0-9;]*[A-Za-z]")
 

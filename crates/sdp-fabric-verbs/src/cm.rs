@@ -235,11 +235,11 @@ impl CmId {
         self.manager.command("BIND", abi::CMD_BIND, &body, 0)
     }
 
-    /// The device that has the address: its node GUID, as libibverbs reports it.
+    /// The device that has the address, its node GUID as libibverbs reports it, and the number of its port.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: none has it.
-    pub fn device(&self) -> Result<u64, Error> {
+    pub fn device(&self) -> Result<(u64, u8), Error> {
         let none = abi::Storage([0; 128]);
         let mut answer = abi::QueryAddr {
             node_guid: 0,
@@ -254,7 +254,8 @@ impl CmId {
         let response = (&raw mut answer) as u64;
         let body = abi::Query { response, id: self.id, option: abi::QUERY_ADDR };
         self.manager.command("QUERY", abi::CMD_QUERY, &body, size_of_val(&answer))?;
-        if answer.node_guid == 0 { Err(Error::NoDevice) } else { Ok(answer.node_guid) }
+        let abi::QueryAddr { node_guid, port_num, .. } = answer;
+        if node_guid == 0 { Err(Error::NoDevice) } else { Ok((node_guid, port_num)) }
     }
 
     /// Waits for requests.

@@ -157,6 +157,7 @@ pub struct VerbsFabric {
     context: Context,
     channel: device::CompChannel,
     address: Address,
+    port: u8,
     options: Options,
     budget: Budget,
     is_lost: bool,
@@ -184,7 +185,7 @@ impl VerbsFabric {
         let budget = Budget::within(options.memory.unwrap_or(limit), options.connections)?;
         let watch = CmId::watching(&manager, WATCH)?;
         watch.bind(&address.with_port(0))?;
-        let guid = watch.device()?;
+        let (guid, port) = watch.device()?;
         let context = device::open(guid, options.floor)?;
         let pd = Domain::new(&context)?;
         let channel = Channel::new(&context, options.floor)?;
@@ -223,7 +224,8 @@ impl VerbsFabric {
         }
         let promise = options.promise.clamp(1, INBOX as u32 - RESERVE);
         let options = Options { promise, ..*options };
-        Ok(Self { core, context, channel, address: *address, options, budget, is_lost: false })
+        let address = *address;
+        Ok(Self { core, context, channel, address, port, options, budget, is_lost: false })
     }
 
     /// The sizes that the pools are enough for.
@@ -490,6 +492,11 @@ impl VerbsFabric {
     /// The device's name, `rxe0` for example, as bytes.
     pub fn device_name(&self) -> &[u8] {
         self.context.name()
+    }
+
+    /// The number of its port that has the address, from 1.
+    pub const fn device_port(&self) -> u8 {
+        self.port
     }
 
     /// In a forked child: the parent's objects stay the parent's. Closes this process's descriptors of them, and

@@ -28,6 +28,6 @@ pub use page::{Page, RuleWords, SIZE};
 pub use reason::Reason;
 pub use rules::{RuleState, Rules};
 pub use writer::{
-    ConnState, Counter, Direction, Endpoint, Fabric, Identity, Lane, Mode, NewRow, Role, RowId,
-    Verdict,
+    ConnState, Counter, Device, Direction, Endpoint, Fabric, Identity, Lane, Mode, NewRow, Role,
+    RowId, Verdict,
 };

@@ -9,6 +9,7 @@
 //! 512   Totals   counters of the whole process; closed rows are folded into them
 //!       TuneWords what tools ask for, and the tunables in force: the one part that tools write
 //!       refused   connections that rules refused, by reason
+//!       devices   RDMA devices by which connections have met
 //! 4096  Row[4096] one per open connection end or listener, 256 B each
 //!       Trace     the last events of connections
 //! ```
@@ -25,7 +26,7 @@ use crate::tune::TuneWords;
 /// `"sdpstats"` read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sdpstats");
 /// Version of the layout; a reader refuses others.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 /// Bytes from the start of a page to its first row.
 pub const HEADER_SIZE: usize = 4096;
 /// Rows of a page: connection ends beyond this are counted in the totals only.
@@ -36,6 +37,8 @@ pub const SIZE: usize = HEADER_SIZE + ROWS * size_of::<Row>() + size_of::<Trace>
 pub const PROGRAM_LEN: usize = 64;
 /// Bytes of a device's name kept, zero padded.
 pub const DEVICE_LEN: usize = 32;
+/// Ports of devices that a page names: connections that met by a further one have no name for theirs.
+pub const DEVICES: usize = 8;
 /// Name of the memfd; `/proc/PID/fd/N` reads `/memfd:sdp-stats (deleted)`.
 pub const MEMFD_NAME: &core::ffi::CStr = c"sdp-stats";
 
@@ -76,21 +79,22 @@ pub struct Header {
     pub borrowers: AtomicI64,
     /// The rules in force.
     pub rules: RuleWords,
-    /// The RDMA device of the process.
-    pub device: DeviceWords,
-    reserved: [AtomicU64; 34],
+    reserved: [AtomicU64; 39],
 }
 
-/// The RDMA device that the process has open.
+/// A port of an RDMA device by which connections of the process have met, also when it has gone since.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DeviceWords {
-    /// Its name, zero padded; empty: none.
+    /// The device's name, zero padded.
     pub name: [AtomicU64; DEVICE_LEN / 8],
     /// How often its queue pairs send something again: without an answer in bits 0–7, for want of a receive buffer
     /// in 8–15.
     pub retries: AtomicU32,
-    reserved: AtomicU32,
+    /// The port's number, from 1; stored last, 0: nothing is here.
+    pub port: AtomicU32,
+    /// Connection ends that met by it. One that meets by it again is not counted again.
+    pub ends: AtomicU64,
 }
 
 /// The rules of the process, as [`crate::Rules`].
@@ -172,7 +176,7 @@ pub struct Row {
     /// Local port in the upper 16 bits, remote port in the lower.
     pub ports: AtomicU32,
     /// TCP state number in bits 0–7 (as of the row's opening: the kernel's tables have it now), role in
-    /// 8–15, bit 16 IPv6 socket, bit 17 adopted.
+    /// 8–15, bit 16 IPv6 socket, bit 17 adopted; in bits 24–31 the place of its device in the table + 1, 0 = none.
     pub kind: AtomicU32,
     /// Next free row + 1 while the row is free.
     pub next: AtomicU32,
@@ -214,7 +218,8 @@ const PAD_SIZE: usize = HEADER_SIZE
     - size_of::<Header>()
     - size_of::<Totals>()
     - size_of::<TuneWords>()
-    - MAX_REASONS * 8;
+    - MAX_REASONS * 8
+    - DEVICES * size_of::<DeviceWords>();
 
 /// A page: the content of one `sdp-stats` memfd.
 #[repr(C, align(64))]
@@ -224,6 +229,7 @@ pub struct Page {
     pub(crate) tune: TuneWords,
     /// Connections that were refused because the rules want SDP or nothing, by reason code.
     pub(crate) refused: [AtomicU64; MAX_REASONS],
+    pub(crate) devices: [DeviceWords; DEVICES],
     pad: [AtomicU64; PAD_SIZE / 8],
     pub(crate) rows: [Row; ROWS],
     pub(crate) trace: Trace,

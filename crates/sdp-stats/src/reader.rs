@@ -2,11 +2,12 @@
 //! then computes on the copy. A page is written by another process, possibly a hostile one: any
 //! content gives some [`ProcessView`] or a [`PageError`], never a panic and never a large allocation.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::page::{
-    COUNTERS, DEVICE_LEN, DeviceWords, HEADER_SIZE, Header, LAYOUT, MAGIC, Messages, PROGRAM_LEN,
-    Page, ROWS, Row, RowHalf, RuleWords, SIZE, SIZES, Totals,
+    COUNTERS, DEVICE_LEN, DEVICES, DeviceWords, HEADER_SIZE, Header, LAYOUT, MAGIC, Messages,
+    PROGRAM_LEN, Page, ROWS, Row, RowHalf, RuleWords, SIZE, SIZES, Totals,
 };
 use crate::reason::{MAX_REASONS, Reason};
 use crate::rules::Rules;
@@ -87,6 +88,8 @@ pub struct RowView {
     pub halves: [HalfView; 2],
     /// Messages sent over SDP.
     pub messages: MessagesView,
+    /// The port of a device by which it met its other end last.
+    pub device: Option<DevicePort>,
     /// The same of the other end, where a page of this machine shows it; readers of one page do not know it.
     pub peer_full: Option<u64>,
 }
@@ -204,19 +207,36 @@ pub struct ProcessView {
     pub rules: Rules,
     /// Its tunables.
     pub tuned: Tuned,
-    /// The RDMA device that it has, or had, open.
-    pub device: Option<DeviceView>,
+    /// RDMA devices by which its connections have met, each port by itself.
+    pub devices: Vec<DeviceView>,
     /// Totals and open rows.
     pub sums: Sums,
     /// Open rows.
     pub rows: Vec<RowView>,
 }
 
-/// A process's RDMA device.
+/// A port of an RDMA device.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DevicePort {
+    /// The device's name; anything but printable ASCII is replaced by `?`.
+    pub name: String,
+    /// The port's number.
+    pub port: u8,
+}
+
+impl fmt::Display for DevicePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} port {}", self.name, self.port)
+    }
+}
+
+/// A port of a process's RDMA device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceView {
-    /// Its name; anything but printable ASCII is replaced by `?`.
-    pub name: String,
+    /// Which.
+    pub at: DevicePort,
+    /// Connection ends that met by it.
+    pub ends: u64,
     /// How often a queue pair sends a message again that is not answered.
     pub retries: u8,
     /// How often it sends a message again that found no receive buffer; 7: for ever.
@@ -250,7 +270,12 @@ pub struct Sums {
     pub refused: [u64; MAX_REASONS],
     /// Messages sent over SDP.
     pub messages: MessagesView,
+    /// Connection ends that met by RDMA devices, by port. At most [`NAMED`] of them.
+    pub devices: BTreeMap<DevicePort, u64>,
 }
+
+/// Ports of devices in sums; a host has fewer.
+const NAMED: usize = 256;
 
 impl Default for Sums {
     fn default() -> Self {
@@ -267,6 +292,7 @@ impl Default for Sums {
             demotions: [0; MAX_REASONS],
             refused: [0; MAX_REASONS],
             messages: MessagesView::default(),
+            devices: BTreeMap::new(),
         }
     }
 }
@@ -294,6 +320,17 @@ impl Sums {
         }
         self.add_counters(&other.counters);
         self.messages.add(&other.messages);
+        self.add_devices(other.devices.iter().map(|(at, ends)| (at.clone(), *ends)));
+    }
+
+    fn add_devices(&mut self, others: impl Iterator<Item = (DevicePort, u64)>) {
+        for (at, ends) in others {
+            // Pages of a hostile process may name any number of them.
+            if self.devices.len() < NAMED || self.devices.contains_key(&at) {
+                let sum = self.devices.entry(at).or_default();
+                *sum = sum.wrapping_add(ends);
+            }
+        }
     }
 
     fn add_counters(&mut self, counters: &[HalfCounters; 2]) {
@@ -389,15 +426,18 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         return Err(PageError::Layout(layout));
     }
     let mut sums = parse_totals(w);
+    let places: [_; DEVICES] = std::array::from_fn(|at| parse_device(w, at));
     let rows: Vec<_> = words[HEADER_WORDS..]
         .chunks_exact(ROW_WORDS)
         .take(rows_used(words))
-        .filter_map(|row| parse_row(Words(row)))
+        .filter_map(|row| parse_row(Words(row), &places))
         .collect();
     for row in &rows {
         sums.add_counters(&row.counters);
         sums.messages.add(&row.messages);
     }
+    let devices: Vec<_> = places.into_iter().flatten().collect();
+    sums.add_devices(devices.iter().map(|device| (device.at.clone(), device.ends)));
     Ok(ProcessView {
         pid: w.u32(header!(pid)),
         ppid: w.u32(header!(ppid)),
@@ -410,7 +450,7 @@ pub fn parse(words: &[u64]) -> Result<ProcessView, PageError> {
         version: w.text(header!(version), 32),
         rules: parse_rules(w),
         tuned: parse_tuned(w),
-        device: parse_device(w),
+        devices,
         sums,
         rows,
     })
@@ -428,12 +468,16 @@ fn parse_rules(w: Words<'_>) -> Rules {
     }
 }
 
-fn parse_device(w: Words<'_>) -> Option<DeviceView> {
-    let at = |field: usize| header!(device) + field;
+fn parse_device(w: Words<'_>, place: usize) -> Option<DeviceView> {
+    let start = core::mem::offset_of!(Page, devices) + place * size_of::<DeviceWords>();
+    let at = |field: usize| start + field;
     let name = w.text(at(core::mem::offset_of!(DeviceWords, name)), DEVICE_LEN);
+    let port = w.u32(at(core::mem::offset_of!(DeviceWords, port))) as u8;
     let retries = w.u32(at(core::mem::offset_of!(DeviceWords, retries)));
     let [retries, rnr_retries, ..] = retries.to_le_bytes();
-    (!name.is_empty()).then_some(DeviceView { name, retries, rnr_retries })
+    let ends = w.u64(at(core::mem::offset_of!(DeviceWords, ends)));
+    let is_there = !name.is_empty() && port != 0;
+    is_there.then_some(DeviceView { at: DevicePort { name, port }, ends, retries, rnr_retries })
 }
 
 fn parse_tuned(w: Words<'_>) -> Tuned {
@@ -463,6 +507,7 @@ fn parse_totals(w: Words<'_>) -> Sums {
         demotions: std::array::from_fn(|i| w.u64(totals!(demotions) + i * 8)),
         refused: std::array::from_fn(|i| w.u64(core::mem::offset_of!(Page, refused) + i * 8)),
         messages: parse_messages(w, totals!(messages)),
+        devices: BTreeMap::new(),
     }
 }
 
@@ -474,7 +519,7 @@ fn parse_messages(w: Words<'_>, at: usize) -> MessagesView {
     }
 }
 
-fn parse_row(w: Words<'_>) -> Option<RowView> {
+fn parse_row(w: Words<'_>, devices: &[Option<DeviceView>; DEVICES]) -> Option<RowView> {
     if w.u32(row!(state)) & 0xffff != ROW_OPEN {
         return None;
     }
@@ -483,6 +528,7 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
     let endpoint = |at: usize, port: u32| {
         Endpoint::from_words(w.u64(at), w.u64(at + 8), (port & 0xffff) as u16)
     };
+    let device = (kind >> 24).checked_sub(1).and_then(|at| devices.get(at as usize)?.as_ref());
     let counter = |half: usize, i: usize| w.u64(row!(counters) + (half * COUNTERS + i) * 8);
     let half = |i: usize| {
         let at = row!(slow) + i * size_of::<RowHalf>();
@@ -513,6 +559,7 @@ fn parse_row(w: Words<'_>) -> Option<RowView> {
         counters: std::array::from_fn(|h| std::array::from_fn(|i| counter(h, i))),
         halves: std::array::from_fn(half),
         messages: parse_messages(w, row!(messages)),
+        device: device.map(|device| device.at.clone()),
         peer_full: None,
     })
 }
@@ -573,7 +620,7 @@ pub fn read_trace_at(file: &std::fs::File, start: u64) -> std::io::Result<Vec<Ev
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::writer::{ConnState, Fabric, Identity, Lane, Mode, NewRow, Role, Verdict};
+    use crate::writer::{ConnState, Device, Fabric, Identity, Lane, Mode, NewRow, Role, Verdict};
     use core::sync::atomic::AtomicU32;
 
     fn filled() -> Vec<u64> {
@@ -612,7 +659,10 @@ mod tests {
         page.count_sdp(Verdict::at(&word), Fabric::Shm);
         page.show_state(id, ConnState::CloseWait);
         page.show_fd(id, 6);
-        page.show_device(b"rxe\x1b0", 6, 7);
+        let device = |name, port| Device { name, port, retries: 6, rnr_retries: 7 };
+        for (name, port) in [(&b"rxe\x1b0"[..], 2), (b"rxe1\0\0", 1), (b"rxe1", 1), (b"rxe1", 1)] {
+            page.show_device(id, &device(name, port));
+        }
         page.show_queue_pair(id, 17, 18);
         page.show_credits(id, Direction::Send, 12);
         crate::map::words_of(&page)
@@ -643,8 +693,15 @@ mod tests {
         assert_eq!(row.halves[1].queued, 3);
         assert_eq!(row.halves.map(|half| half.queue_pair), [17, 18]);
         assert_eq!(row.halves.map(|half| half.credits), [12, 1]);
-        let device = DeviceView { name: "rxe?0".into(), retries: 6, rnr_retries: 7 };
-        assert_eq!(view.device, Some(device));
+        let device = |name: &str, port, ends| DeviceView {
+            at: DevicePort { name: name.into(), port },
+            ends,
+            retries: 6,
+            rnr_retries: 7,
+        };
+        assert_eq!(view.devices, [device("rxe?0", 2, 1), device("rxe1", 1, 1)]);
+        assert_eq!(row.device.as_ref().map(ToString::to_string).as_deref(), Some("rxe1 port 1"));
+        assert_eq!(view.sums.devices.values().sum::<u64>(), 2);
         assert_eq!(ReasonCode(4).to_string(), "shared");
         assert_eq!(ReasonCode(63).to_string(), "reason-63");
     }
@@ -661,6 +718,41 @@ mod tests {
         let mut other = good.clone();
         other[1] = 2;
         assert_eq!(parse(&other).unwrap_err(), PageError::Layout(2));
+    }
+
+    #[test]
+    fn more_devices_than_places() {
+        let page = crate::map::zeroed_page();
+        page.init(&Identity { pid: 1, ppid: 1, uid: 0, now_ns: 0, program: b"", version: b"" });
+        let row = NewRow {
+            carrier: 1,
+            inode: 0,
+            fd: 5,
+            local: Endpoint::NONE,
+            remote: Endpoint::NONE,
+            is_v6: false,
+            is_adopted: false,
+            role: Role::Client,
+            state: ConnState::Established,
+        };
+        let id = page.open_row(&row);
+        let long = [b'x'; 2 * DEVICE_LEN];
+        let show = |name: &[u8], port| {
+            page.show_device(id, &Device { name, port, retries: 0, rnr_retries: 0 });
+            let view = parse(&crate::map::words_of(&page)).unwrap();
+            (view.devices.len(), view.rows[0].device.clone().map(|at| (at.name.len(), at.port)))
+        };
+        assert_eq!(show(&long, 1), (1, Some((DEVICE_LEN - 1, 1))));
+        for port in 2..=DEVICES as u8 {
+            assert_eq!(show(&long, port), (port.into(), Some((DEVICE_LEN - 1, port))));
+        }
+        // No place is left; one that has a place is found.
+        assert_eq!(show(b"another", 1), (DEVICES, None));
+        assert_eq!(show(&long, 3), (DEVICES, Some((DEVICE_LEN - 1, 3))));
+        page.show_queue_pair(id, 0, 0);
+        page.close_row(id);
+        assert_eq!(page.open_row(&row), id);
+        assert_eq!(parse(&crate::map::words_of(&page)).unwrap().rows[0].device, None);
     }
 
     #[test]

@@ -206,6 +206,19 @@ pub struct NewRow {
     pub state: ConnState,
 }
 
+/// A port of an RDMA device.
+#[derive(Debug, Clone, Copy)]
+pub struct Device<'a> {
+    /// The device's name, zero padded or not; cut after [`DEVICE_LEN`] bytes.
+    pub name: &'a [u8],
+    /// The port's number, from 1.
+    pub port: u8,
+    /// How often its queue pairs send again what is not answered.
+    pub retries: u8,
+    /// How often they send again what found no receive buffer; 7: for ever.
+    pub rnr_retries: u8,
+}
+
 /// Names an open row of this process's page; [`RowId::NONE`] counts into the totals only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -686,12 +699,40 @@ impl Page {
         }
     }
 
-    /// The RDMA device that the process has open, and how often its queue pairs send again: without an answer, for want of a
-    /// receive buffer.
-    pub fn show_device(&self, name: &[u8], retries: u8, rnr_retries: u8) {
-        let words = &self.header.device;
-        store_text(&words.name, name.get(..DEVICE_LEN - 1).unwrap_or(name));
-        words.retries.store(u32::from(retries) | u32::from(rnr_retries) << 8, Relaxed);
+    /// The connection has met by this device. It keeps the name until it meets by another. By one thread at a time.
+    pub fn show_device(&self, id: RowId, device: &Device<'_>) {
+        let place = self.device_place(device);
+        let mut was = None;
+        if let Some(row) = self.row(id) {
+            let kind = row.kind.load(Relaxed);
+            was = usize::try_from(kind >> 24).ok().and_then(|at| at.checked_sub(1));
+            let at = place.map_or(0, |at| at as u32 + 1);
+            row.kind.store(kind & 0x00ff_ffff | at << 24, Relaxed);
+        }
+        if let Some(words) = place.filter(|_| was != place).and_then(|at| self.devices.get(at)) {
+            words.ends.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The place of the device in the table, which it gets if there is one left.
+    fn device_place(&self, device: &Device<'_>) -> Option<usize> {
+        let mut name = [const { AtomicU64::new(0) }; DEVICE_LEN / 8];
+        let bytes = device.name.get(..DEVICE_LEN - 1).unwrap_or(device.name);
+        store_text(&name, bytes);
+        let retries = u32::from(device.retries) | u32::from(device.rnr_retries) << 8;
+        self.devices.iter().position(|words| {
+            if words.port.load(Relaxed) == 0 {
+                for (to, from) in words.name.iter().zip(&mut name) {
+                    to.store(*from.get_mut(), Relaxed);
+                }
+                words.retries.store(retries, Relaxed);
+                // Release: a reader that sees the port sees the name.
+                words.port.store(device.port.into(), Release);
+            }
+            let is_same = |(a, b): (&AtomicU64, &AtomicU64)| a.load(Relaxed) == b.load(Relaxed);
+            words.port.load(Relaxed) == device.port.into()
+                && words.name.iter().zip(&name).all(is_same)
+        })
     }
 
     /// The state that tools show.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use sdp_stats::reader::{MessagesView, ReasonCode, Sums};
+use sdp_stats::reader::{DevicePort, MessagesView, ReasonCode, Sums};
 use sdp_stats::{Counter, Direction};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ pub struct Report {
     pub transfers: Transfers,
     pub messages: Messages,
     pub fabrics: Fabrics,
+    /// Connection ends that met by RDMA devices.
+    pub devices: Vec<MetBy>,
     pub switches: Switches,
     pub waits: Waits,
     /// Why connection ends never moved a byte over SDP; reasons that occurred only.
@@ -132,6 +134,27 @@ pub struct Fabrics {
     pub verbs: i64,
 }
 
+/// Connection ends that met by a port of an RDMA device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MetBy {
+    pub name: String,
+    pub port: u8,
+    pub ends: u64,
+}
+
+impl MetBy {
+    /// Out of sums.
+    pub fn all(sums: &Sums) -> Vec<Self> {
+        let one = |(at, ends): (&DevicePort, &u64)| Self {
+            name: at.name.clone(),
+            port: at.port,
+            ends: *ends,
+        };
+        sums.devices.iter().map(one).collect()
+    }
+}
+
 /// Changes of lane, by half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -179,6 +202,7 @@ impl Report {
             },
             messages: Messages::of(&sums.messages),
             fabrics: Fabrics { shm: sums.fabrics[0], verbs: sums.fabrics[1] },
+            devices: MetBy::all(sums),
             switches: Switches { promoted: sums.promoted, demoted: sums.demoted },
             waits: Waits { spun: both(Counter::Spun), slept: both(Counter::Slept) },
             reasons: words(&sums.reasons),
@@ -259,6 +283,9 @@ impl fmt::Display for Report {
             "  connections  {} seen, {} SDP (shm {}, verbs {}), {} TCP",
             c.seen, c.sdp, self.fabrics.shm, self.fabrics.verbs, c.tcp
         )?;
+        for MetBy { name, port, ends } in &self.devices {
+            writeln!(f, "  RDMA device  {name} port {port}: {ends} ends met")?;
+        }
         let line = |sent, received| {
             format!("{} sent, {} received", human_bytes(sent), human_bytes(received))
         };
@@ -319,6 +346,7 @@ mod tests {
         c.sums.counters[1][1] = 4096;
         c.sums.messages.sizes[1] = 32;
         c.sums.messages.full = 2;
+        c.sums.devices.insert(DevicePort { name: "rxe0".into(), port: 1 }, 4);
         c
     }
 
@@ -346,6 +374,7 @@ mod tests {
                 "ring_full": 2
             },
             "fabrics": {"shm": 50, "verbs": 0},
+            "devices": [{"name": "rxe0", "port": 1, "ends": 4}],
             "switches": {"promoted": 0, "demoted": 3},
             "waits": {"spun": 0, "slept": 0},
             "reasons": {"too-young": 1},
@@ -365,6 +394,7 @@ mod tests {
         assert!(text.contains("signal 9"), "{text}");
         assert!(text.contains("TCP because  too-young 1"), "{text}");
         assert!(text.contains("50.00 %"), "{text}");
+        assert!(text.contains("RDMA device  rxe0 port 1: 4 ends met"), "{text}");
         let none = Report::new(vec!["x".into()], &ended(Ok(0)), 0.0, &Collected::default());
         assert!(none.to_string().contains("no process handed in counters"));
         assert_eq!(none.sdp_share(), None);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use sdp_stats::Counter;
 
 use crate::procs::Process;
-use crate::report::{Bytes, Messages, Report, words};
+use crate::report::{Bytes, Messages, MetBy, Report, words};
 
 /// Label values: backslash, quote and newline are escaped; other control characters are left out.
 fn label(value: &str) -> String {
@@ -36,6 +36,7 @@ struct Source {
     refused: Vec<(String, String)>,
     waits: [u64; 2],
     messages: Messages,
+    devices: Vec<MetBy>,
 }
 
 fn texts<N: ToString>(map: impl IntoIterator<Item = (String, N)>) -> Vec<(String, String)> {
@@ -137,6 +138,18 @@ fn render(sources: &[Source]) -> String {
         "Times that a sender found no room.",
         &each(&|s| plain(s.messages.ring_full.to_string())),
     );
+    metric(
+        &mut out,
+        "sdp_device_connections_total",
+        "counter",
+        "Connection ends that met their other end by an RDMA device, by its port.",
+        &each(&|s| {
+            let one = |MetBy { name, port, ends }: &MetBy| {
+                (format!("device=\"{}\",port=\"{port}\"", label(name)), ends.to_string())
+            };
+            s.devices.iter().map(one).collect()
+        }),
+    );
     histogram(&mut out, sources);
     out
 }
@@ -173,6 +186,7 @@ pub fn of_processes(processes: &[Process]) -> String {
             refused: texts(words(&sums.refused)),
             waits: [sums.both(Counter::Spun), sums.both(Counter::Slept)],
             messages: Messages::of(&sums.messages),
+            devices: MetBy::all(sums),
         }
     };
     render(&processes.iter().map(source).collect::<Vec<_>>())
@@ -193,6 +207,7 @@ pub fn of_report(report: &Report) -> String {
         refused: texts(report.refused.clone()),
         waits: [report.waits.spun, report.waits.slept],
         messages: report.messages.clone(),
+        devices: report.devices.clone(),
     };
     let mut out = render(&[source]);
     let seconds = |n: f64| vec![(labels.clone(), n.to_string())];

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use clap::Args;
-use sdp_stats::reader::{DeviceView, HalfView, MessagesView, ProcessView, ReasonCode, RowView};
+use sdp_stats::reader::{
+    DevicePort, DeviceView, HalfView, MessagesView, ProcessView, ReasonCode, RowView,
+};
 use sdp_stats::{Counter, Direction, Role, Rules};
 use serde::Serialize;
 
@@ -79,7 +81,24 @@ fn queue_pair(row: &RowView) -> Option<QueuePair> {
     })
 }
 
-/// The JSON form of the RDMA device that a process has open.
+/// The JSON form of a port of an RDMA device by which connections of a process have met.
+#[derive(Debug, Serialize)]
+struct DevicePortForm<'a> {
+    port: u8,
+    /// Connection ends that met by it.
+    ends: u64,
+    #[serde(flatten)]
+    device: DeviceForm<'a>,
+}
+
+/// The JSON form of the port by which a connection has met.
+#[derive(Debug, Serialize)]
+struct MetBy {
+    name: String,
+    port: u8,
+}
+
+/// The JSON form of an RDMA device.
 #[derive(Debug, Serialize)]
 struct DeviceForm<'a> {
     name: &'a str,
@@ -91,26 +110,30 @@ struct DeviceForm<'a> {
     counted: BTreeMap<String, u64>,
 }
 
-fn device(view: &ProcessView) -> Option<DeviceForm<'_>> {
-    let DeviceView { name, retries, rnr_retries } = view.device.as_ref()?;
-    Some(DeviceForm {
+fn device(view: &DeviceView) -> DeviceForm<'_> {
+    let DeviceView { at: DevicePort { name, .. }, retries, rnr_retries, .. } = view;
+    DeviceForm {
         name,
         retries: *retries,
         rnr_retries: (*rnr_retries != devices::FOR_EVER).then_some(*rnr_retries),
         counted: devices::retries_of(Path::new("/"), name),
-    })
+    }
 }
 
-/// The device and its counts, in a line.
-fn device_note(view: &ProcessView) -> Option<String> {
-    let device = device(view)?;
+fn device_port(view: &DeviceView) -> DevicePortForm<'_> {
+    DevicePortForm { port: view.at.port, ends: view.ends, device: device(view) }
+}
+
+/// A device and its counts, in a line.
+fn device_note(view: &DeviceView) -> String {
+    let device = device(view);
     let rnr = device.rnr_retries.map_or("for ever".to_string(), |n| format!("{n} times"));
     let counted: Vec<_> = device.counted.iter().map(|(name, n)| format!(", {name} {n}")).collect();
-    let (name, retries) = (device.name, device.retries);
+    let (at, ends, retries) = (&view.at, view.ends, device.retries);
     let text = format!(
-        "{name}: sends again {retries} times without an answer, {rnr} without a receive buffer"
+        "{at}: {ends} ends met, sends again {retries} times without an answer, {rnr} without a receive buffer"
     );
-    Some(format!("RDMA device {text}{}", counted.concat()))
+    format!("RDMA device {text}{}", counted.concat())
 }
 
 /// The JSON form of a connection.
@@ -128,6 +151,8 @@ struct Connection {
     messages: Messages,
     /// Between hosts.
     queue_pair: Option<QueuePair>,
+    /// By which port it met last, also when its queue pair has gone since.
+    device: Option<MetBy>,
 }
 
 /// The JSON form of the messages of a connection, or of a process.
@@ -252,7 +277,9 @@ struct ProcessForm<'a> {
     refused: BTreeMap<String, u64>,
     rowless: u64,
     messages: Messages,
+    /// The first of `devices`.
     device: Option<DeviceForm<'a>>,
+    devices: Vec<DevicePortForm<'a>>,
     connections: Vec<Connection>,
 }
 
@@ -290,6 +317,7 @@ fn connection(row: &RowView) -> Connection {
         receive: half(row, Direction::Receive),
         messages: Messages::of_row(row),
         queue_pair: queue_pair(row),
+        device: row.device.clone().map(|DevicePort { name, port }| MetBy { name, port }),
     }
 }
 
@@ -324,7 +352,8 @@ fn form(process: &Process) -> ProcessForm<'_> {
         refused: words(&sums.refused),
         rowless: sums.rowless,
         messages: Messages::of_process(view),
-        device: device(view),
+        device: view.devices.first().map(device),
+        devices: view.devices.iter().map(device_port).collect(),
         connections: view.rows.iter().map(connection).collect(),
     }
 }
@@ -352,10 +381,15 @@ fn way(half: &HalfView) -> String {
 
 /// The queue pair of a connection, in a line.
 fn queue_pair_note(row: &RowView) -> Option<String> {
-    let QueuePair { number, peer_number, own_credits, peer_credits } = queue_pair(row)?;
+    let fd = row.fd;
+    let Some(queue_pair) = queue_pair(row) else {
+        let device = row.device.as_ref()?;
+        return Some(format!("fd {fd}: no queue pair now, the last one was of {device}"));
+    };
+    let QueuePair { number, peer_number, own_credits, peer_credits } = queue_pair;
+    let device = row.device.as_ref().map_or(String::new(), |device| format!(" of {device}"));
     Some(format!(
-        "fd {}: queue pair {number} to {peer_number}, credits {own_credits} own, {peer_credits} peer's",
-        row.fd
+        "fd {fd}: queue pair {number} to {peer_number}{device}, credits {own_credits} own, {peer_credits} peer's"
     ))
 }
 
@@ -432,7 +466,8 @@ fn text(processes: &[Process], since_s: Option<f64>, width: usize) -> String {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
         let messages = Messages::of_process(&process.view).note();
-        for note in [device_note(&process.view), messages].into_iter().flatten() {
+        let devices = process.view.devices.iter().map(device_note);
+        for note in devices.chain(messages) {
             let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
         }
         if width < TABLE {

@@ -7,7 +7,7 @@
     handback.py ask-half HOST PORT AT
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
     handback.py serve PORT many-child AT    a child becomes that
-    handback.py ask-many HOST PORT AT FILE      after AT makes the file, and waits outside the library until it is gone
+    handback.py ask-many HOST[,HOST] PORT AT FILE   after AT makes the file, and waits outside the library until it is gone
     handback.py ask-held HOST PORT AT           after AT requests waits for a byte; to children that wait for what is not there
     handback.py ask-late HOST PORT AT END       sends UNREAD bytes after AT requests; then waits outside the library until
         there is the file of HANDBACK_LATE, which the new holder makes when it has these bytes and has sent the TAIL; END:
@@ -223,7 +223,8 @@ def ask_one(sock, index):
 
 
 def ask_many(host, port, at, pause):
-    socks = [socket.create_connection((host, port)) for _ in range(MANY)]
+    hosts = host.split(",")
+    socks = [socket.create_connection((hosts[which % len(hosts)], port)) for which in range(MANY)]
     for index in range(at):
         for sock in socks:
             ask_one(sock, index)

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Tuple};
 use sdp_stats::{
-    Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, RowId, Verdict,
+    Device, Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, RowId, Verdict,
     trace::{Event, Kind},
 };
 use sdp_sys::fd;
@@ -162,24 +162,15 @@ pub(crate) fn record(
     trace::record(Event { kind, direction, reason, fabric, fd, ports, now_ns: 0 });
 }
 
-/// A queue pair of a connection, or the device of all.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct QueuePair<'a> {
-    pub(crate) own: u32,
-    pub(crate) peer: u32,
-    pub(crate) device: &'a [u8],
-    pub(crate) retries: (u8, u8),
-}
-
-/// The connection has met its other end, by this queue pair.
+/// The connection has met its other end, by queue pairs of these numbers, this end's and the other's. By the holder of the
+/// device's lock.
 #[cold]
-pub(crate) fn met(conn: &Conn, queue_pair: &QueuePair<'_>) {
+pub(crate) fn met(conn: &Conn, (own, peer): (u32, u32), device: &Device<'_>) {
     page::own(take_along);
     ensure_row(conn);
     if let Some((page, row)) = of_row(conn) {
-        let (retries, rnr_retries) = queue_pair.retries;
-        page.show_device(queue_pair.device, retries, rnr_retries);
-        page.show_queue_pair(row, queue_pair.own, queue_pair.peer);
+        page.show_device(row, device);
+        page.show_queue_pair(row, own, peer);
     }
     record(conn, Kind::Met, None, None, Some(Fabric::Verbs));
 }

@@ -28,11 +28,7 @@ use super::{
     places::{self, Device},
 };
 use crate::{
-    conn::{
-        Conn, Limits, Stage,
-        publish::{self, QueuePair},
-        sharing,
-    },
+    conn::{Conn, Limits, Stage, publish, sharing},
     process,
     wake::{doorbell, strangers},
 };
@@ -144,12 +140,12 @@ fn open_here(tuple: &Tuple) -> Result<*mut Device, Reason> {
         VerbsFabric::open(&address(&tuple.local, tuple.interface), &options).map_err(reason)?;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
-    let core = fabric.core();
+    let (core, port) = (fabric.core(), fabric.device_port());
     let mut name = [0; DEVICE_LEN];
     name.iter_mut().zip(fabric.device_name()).for_each(|(to, from)| *to = *from);
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, name });
+        at.write(Device { host: Host::new(fabric), core, name, port });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();
@@ -592,11 +588,10 @@ fn begun(pair: &Pair, at: usize) {
         pair.told.store(0, Ordering::Release);
         pair.set_queue(index.map(|index| (at, index)));
         let Times { retries, rnr_retries, .. } = Times::USUAL;
-        places::with_names(at, |core, device| {
+        places::with_names(at, |core, name, port| {
             let counts = core.counts(index?)?;
-            let (own, peer) = (counts.number, counts.peer_number);
-            let retries = (retries, rnr_retries);
-            publish::met(conn, &QueuePair { own, peer, device, retries });
+            let device = sdp_stats::Device { name, port, retries, rnr_retries };
+            publish::met(conn, (counts.number, counts.peer_number), &device);
             Some(())
         });
     });

@@ -39,8 +39,9 @@ const GONE: u32 = 3;
 pub(super) struct Device {
     pub(super) host: Host<VerbsFabric, PAIRS>,
     pub(super) core: Owned<Core>,
-    /// Its name, zero padded.
+    /// Its name, zero padded, and its port's number.
     pub(super) name: [u8; DEVICE_LEN],
+    pub(super) port: u8,
 }
 
 pub(super) struct Place {
@@ -218,11 +219,11 @@ impl Place {
 
 /// Runs a fast step, during which the device is not closed.
 pub(super) fn with_core<R>(at: usize, step: impl FnOnce(&Core) -> R) -> Option<R> {
-    with_names(at, |core, _| step(core))
+    with_names(at, |core, _, _| step(core))
 }
 
-/// [`with_core`], with the device's name.
-pub(super) fn with_names<R>(at: usize, step: impl FnOnce(&Core, &[u8]) -> R) -> Option<R> {
+/// [`with_core`], with the device's name and port.
+pub(super) fn with_names<R>(at: usize, step: impl FnOnce(&Core, &[u8], u8) -> R) -> Option<R> {
     let place = get(at)?;
     if place.device.load(Ordering::Relaxed).is_null() {
         return None;
@@ -230,10 +231,10 @@ pub(super) fn with_names<R>(at: usize, step: impl FnOnce(&Core, &[u8]) -> R) -> 
     let _section = section::Guard::enter();
     place.fast.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a mapping that is never given back; its content stays until no fast step is in
-    // progress, and a thread that closes it has taken the pointer away before it looks. `core` and
-    // `name` are not changed after it was opened.
+    // progress, and a thread that closes it has taken the pointer away before it looks. `core`,
+    // `name` and `port` are not changed after it was opened.
     let device = unsafe { place.device.load(Ordering::SeqCst).as_ref() };
-    let done = device.map(|device| step(&device.core, &device.name));
+    let done = device.map(|device| step(&device.core, &device.name, device.port));
     place.fast.fetch_sub(1, Ordering::SeqCst);
     done
 }
