@@ -6,8 +6,10 @@ library then; both must print the same.
 """
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,28 @@ def test_no_system_call_added(program, library, tmp_path):
         return [line.split("(")[0] for line in lines[first:]]
 
     assert calls(library) == calls(None)
+
+
+BOUND = """
+import ctypes, sys
+names = dict(line.split() for line in open(sys.argv[1]))
+base = next(int(line.split("-")[0], 16) for line in open("/proc/self/maps") if line.rstrip().endswith(sys.argv[2]))
+libc = ctypes.CDLL("libc.so.6")
+for name, at in names.items():
+    leads_to = ctypes.c_void_p.from_address(base + int(at, 16)).value
+    wanted = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value if hasattr(libc, name) else None
+    print(name, "is absent" if wanted is None else "is libc's" if leads_to == wanted else "leads elsewhere")
+"""
+
+
+def test_each_name_leads_where_the_loader_says(library, tmp_path):
+    """The constructor looks names up by itself."""
+    symbols = subprocess.run(["nm", "-C", library], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^([0-9a-f]+) \w sdp::real::(\w+)::NEXT$", symbols, re.MULTILINE)
+    names = tmp_path / "names"
+    names.write_text("".join(f"{name} {at}\n" for at, name in found if not name.startswith("io_uring_")), encoding="utf-8")
+    ended = subprocess.run([sys.executable, "-c", BOUND, names, library], env={**os.environ, "LD_PRELOAD": library},
+                           check=True, capture_output=True, text=True, timeout=RUN_LIMIT_S)
+    said = [line.split(" ", 1) for line in ended.stdout.splitlines()]
+    assert len(said) > 100 and [name for name, what in said if what == "leads elsewhere"] == [], ended.stdout
+    assert sum(what == "is libc's" for _, what in said) > 100, ended.stdout

@@ -18,7 +18,7 @@ use core::{
 use libc::{c_int, dl_phdr_info, size_t, ssize_t};
 use sdp_sys::{pid::is_single_threaded, sys};
 
-use crate::{errno, real};
+use crate::{errno, names, real};
 
 /// Which of the functions are libc's own: bits, by their places in the list below.
 #[unsafe(link_section = ".bss.hot")]
@@ -86,9 +86,7 @@ struct Search {
 unsafe extern "C" fn look(object: *mut dl_phdr_info, _: size_t, search: *mut c_void) -> c_int {
     // SAFETY: the loader's description of an object, and the caller's variable, for the length of the call.
     let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
-    for i in 0..usize::from(object.dlpi_phnum) {
-        // SAFETY: as many segments as the object says.
-        let segment = unsafe { &*object.dlpi_phdr.add(i) };
+    for segment in names::segments(object) {
         let begin = object.dlpi_addr.wrapping_add(segment.p_vaddr) as usize;
         let addresses = begin..begin.saturating_add(segment.p_memsz as usize);
         if segment.p_type == libc::PT_LOAD

@@ -21,6 +21,7 @@ use libc::{
 };
 
 use crate::errno;
+use crate::names::{self, Behind};
 
 /// The result of a missing function; `errno` is `ENOSYS`.
 trait Absent {
@@ -73,6 +74,20 @@ fn look_up(name: &CStr, missing: *mut c_void) -> *mut c_void {
     }
 }
 
+/// Looks `name` up behind this library, of which most names are found without the loader.
+#[inline(never)]
+#[unsafe(link_section = ".text.open.start")]
+fn bind_one(
+    behind: &Behind,
+    name: &CStr,
+    hash: u32,
+    missing: *mut c_void,
+    next: &AtomicPtr<c_void>,
+) {
+    let found = behind.find(name, hash).unwrap_or_else(|| look_up(name, missing));
+    next.store(found, Ordering::Release);
+}
+
 macro_rules! next {
     // A list with a function that resolves all of it.
     (all = $all:ident; $(fn $name:ident($($a:ident: $t:ty),*) -> $r:ty $(, ...($($v:ident: $vt:ty),+))?;)*) => {
@@ -80,8 +95,15 @@ macro_rules! next {
 
         /// Resolves every name of libc. Not those of other libraries: to look for a name in vain costs
         /// an allocation, for the text of `dlerror`.
+        #[inline(never)]
+        #[unsafe(link_section = ".text.open.start")]
         pub(crate) fn $all() {
-            $($name::bind();)*
+            let behind = Behind::this();
+            $({
+                const HASH: u32 = names::hash($name::NAME);
+                let missing = $name::missing as *const () as *mut c_void;
+                bind_one(&behind, $name::NAME, HASH, missing, &$name::NEXT);
+            })*
         }
     };
     ($(fn $name:ident($($a:ident: $t:ty),*) -> $r:ty $(, ...($($v:ident: $vt:ty),+))?;)*) => {
@@ -100,17 +122,18 @@ macro_rules! next {
                     unsafe { super::$name($($a,)* $($($v),+)?) }
                 }
 
-                unsafe extern "C" fn missing($(_: $t,)* $($(_: $vt),+)?) -> $r {
+                pub(super) unsafe extern "C" fn missing($(_: $t,)* $($(_: $vt),+)?) -> $r {
                     errno::set(libc::ENOSYS);
                     <$r as Absent>::absent()
                 }
 
+                pub(super) const NAME: &CStr = match CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+
                 pub(crate) fn bind() {
-                    const NAME: &CStr = match CStr::from_bytes_with_nul(
-                        concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => c"",
-                    };
                     let next = look_up(NAME, missing as *const () as *mut c_void);
                     NEXT.store(next, Ordering::Release);
                 }
