@@ -534,6 +534,17 @@ def test_a_new_holder_of_a_stream_whose_other_end_does_not_answer(hosts, monkeyp
     assert report["demotions"]["handover-stuck"] in (1, 2), (report["demotions"], report["reasons"])
 
 
+@pytest.mark.integrity
+def test_a_relay_finds_messages_in_the_inbox_of_a_copy(hosts, monkeypatch):
+    """The kernel takes no marker when the child wants to leave: what had come to the parent's queue pair is still there."""
+    monkeypatch.setenv("HANDBACK_LATE", f"{hosts.path / 'late'}:30000")
+    server = hosts.serve("child-full", 120, program=HANDBACK)
+    hosts.every_byte(hosts.start(1, "client", "ask-late", ADDRESSES[0], PORT, 120, "no", program=HANDBACK))
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "server.json").read_text())
+    assert "handover-stuck" in report["demotions"], (report["demotions"], report["reasons"])
+
+
 def test_a_client_is_killed(hosts):
     """What it had goes; the server serves the next one by SDP."""
     server = hosts.serve()

@@ -31,6 +31,8 @@ ROUNDS = 120
 MANY = 3
 # File and number of bytes.
 LATE = os.environ.get("HANDBACK_LATE")
+# No other bytes begin like this.
+FILLER = b"\xff" * 65536
 TAIL = b"".join(struct.pack("!I", number) for number in range(20_000))
 
 
@@ -106,6 +108,25 @@ READY = {
 }
 
 
+def fill(sock):
+    """Until the kernel takes no byte any more: no marker either."""
+    sock.setblocking(False)
+    try:
+        while True:
+            sock.send(FILLER)
+    except BlockingIOError:
+        sock.setblocking(True)
+
+
+def skip_filler(sock):
+    while True:
+        seen = sock.recv(len(FILLER), socket.MSG_PEEK)
+        count = len(seen) - len(seen.lstrip(FILLER[:1]))
+        take(sock, count)
+        if count < len(seen) or not seen:
+            return
+
+
 def serve(port, how, at):
     listener = socket.create_server(("", port))
     helper = None
@@ -125,6 +146,8 @@ def serve(port, how, at):
         # What comes to the parent's queue pair behind a fork, the other end sends again in its next call.
         time.sleep(0.5)
         fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
+    if how == "child-full":
+        fill(sock)
     if how == "half":
         assert sock.recv(1) == b""
         become("tail", sock)
@@ -153,7 +176,7 @@ def serve(port, how, at):
         if child == 0:
             if how == "child-exec":
                 become("go-on", sock)
-            if how in ("child-late", "child-close"):
+            if how in ("child-late", "child-close", "child-full"):
                 go_on(sock.detach())
                 os._exit(0)
             if how == "child-later":
@@ -173,7 +196,7 @@ def serve(port, how, at):
             time.sleep(0.2)
         if how == "child-close":
             time.sleep(0.5)  # the child's call is under way
-        if how not in ("child-waits", "child-late", *READY):
+        if how not in ("child-waits", "child-late", "child-full", *READY):
             sock.close()
         assert os.waitpid(child, 0)[1] == 0
 
@@ -255,6 +278,7 @@ def ask_late(host, port, at, end):
         sock.shutdown(socket.SHUT_WR)
     while not os.path.exists(path):
         time.sleep(0.01)
+    skip_filler(sock)
     assert take(sock, len(TAIL)) == TAIL
     if end == "no":
         for index in range(ROUNDS):
