@@ -475,6 +475,16 @@ def test_a_fork_copies_a_stream(hosts, how):
 
 
 @pytest.mark.integrity
+def test_a_child_keeps_what_its_parent_read_to_the_end(hosts):
+    """The parent has used the stream since the fork, and closes it; the client, which has shut it down, is sent more."""
+    server = hosts.serve("child-keeps", 120, program=HANDBACK)
+    hosts.every_byte(hosts.start(1, "client", "ask-half", ADDRESSES[0], PORT, 120, program=HANDBACK))
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and report["bytes"]["tcp_received"] >= 80_000, report
+
+
+@pytest.mark.integrity
 @pytest.mark.parametrize("how", ["child-selects", "child-polls", "child-epolls"])
 def test_a_child_waits_for_what_is_not_there(hosts, how):
     """Its first wait is a use of the stream: it is not called readable for that."""

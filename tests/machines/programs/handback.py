@@ -183,6 +183,9 @@ def serve(port, how, at):
                 time.sleep(0.5)
             if how == "child-after":
                 os.read(told[0], 1)
+            if how == "child-keeps":
+                os.read(told[0], 1)
+                sock.sendall(TAIL)
             if how in READY:
                 assert not READY[how](sock), how
                 sock.sendall(b"!")
@@ -194,6 +197,10 @@ def serve(port, how, at):
             answer(sock, 20)
             os.write(told[1], b"!")
             time.sleep(0.2)
+        if how == "child-keeps":
+            assert sock.recv(1) == b""
+            sock.close()
+            os.write(told[1], b"!")
         if how == "child-close":
             time.sleep(0.5)  # the child's call is under way
         if how not in ("child-waits", "child-late", "child-full", *READY):

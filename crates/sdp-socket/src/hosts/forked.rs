@@ -237,8 +237,10 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     if pair.is_plain() {
         return true;
     }
-    // An end that has ended its stream cannot answer: no process goes on with this one.
-    if carrier::is_over(fd) {
+    // An end that has ended its stream cannot answer, and need not where nothing of it is unread. Else no process goes on
+    // with this one.
+    let is_read = || !carrier::is_dead(fd) && matches!(super::look(conn), Some(super::Found::End));
+    if carrier::is_over(fd) && !is_read() {
         let is_whole = super::finish(conn, fd);
         tell(conn, pair, false);
         return is_whole;
