@@ -34,8 +34,9 @@
 //! }
 //! ```
 //!
-//! Receiving, under the sink's lock: [`wire::Message::parse`], then [`Sink::handle`], then do what
-//! the [`SinkAction`] says. Where messages rest in a ring until they are read, a [`Scan`] looks ahead
+//! Receiving, under the sink's lock: [`wire::Message::parse`], then [`take`], which asks
+//! [`Sink::handle`], leaves what is owed in the [`Exchange`] and judges what is the source's, then
+//! do what the [`TakenMessage`] says. Where messages rest in a ring until they are read, a [`Scan`] looks ahead
 //! for answers that the source waits for.
 //!
 //! Parsing looks at no more than the first 40 bytes of a message ([`wire::PREFIX_MAX`]); for Data, 16
@@ -49,6 +50,7 @@ mod violation;
 pub mod wire;
 
 pub use connection::{
+    exchange::{Exchange, TakenMessage, take},
     fast::{FastHeader, Sent, Taken},
     mode::Mode,
     owed::{MAX_ADVERTS, Owed},

@@ -9,7 +9,7 @@ use sdp_guard::{
     scan::{self, LOOK_AHEAD},
 };
 use sdp_proto::{
-    Payload, Sink, SinkAction, SinkConfig, Source, SourceConfig, SourceInput,
+    Payload, Sink, SinkConfig, TakenMessage,
     wire::{Lane as WireLane, LaneSwitch, Message, PREFIX_MAX},
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
@@ -453,27 +453,15 @@ impl Inbound {
         let copied = rx.copy_header(message, &mut bytes);
         let first = bytes.get(..copied).unwrap_or_default();
         let parsed = Message::parse(first, message.len).map_err(Reason::Message)?;
-        let action = self.sink.handle(&parsed).map_err(Reason::Message)?;
-        shared.set_credit(parsed.header.credit());
-        match action {
-            SinkAction::Deliver(payload) => return self.keep(message, payload),
-            SinkAction::DeliverAndOwe(payload, owed) => {
-                shared.owe(owed).map_err(Reason::Message)?;
-                return self.keep(message, payload);
-            }
-            SinkAction::DeliverForSource(payload, input) => {
-                judge_for_source(&input)?;
-                return self.keep(message, payload);
-            }
-            SinkAction::Owe(owed) => shared.owe(owed).map_err(Reason::Message)?,
-            SinkAction::ForSource(input) => judge_for_source(&input)?,
-            SinkAction::EndOfStream => self.has_disconnected = true,
-            SinkAction::Reset => return Err(Reason::Aborted),
+        match sdp_proto::take(&mut self.sink, &parsed, shared).map_err(Reason::Message)? {
+            TakenMessage::Deliver(payload) => return self.keep(message, payload),
+            TakenMessage::EndOfStream => self.has_disconnected = true,
+            TakenMessage::Reset => return Err(Reason::Aborted),
             // To whole connections a suspension is the end of the queue pair.
-            SinkAction::Suspend { .. } => shared.link_died(),
-            SinkAction::LaneSwitch(switch) => self.keep_switch(switch)?,
-            SinkAction::LaneRequest(request) => shared.invite(request.lane == WireLane::Sdp),
-            SinkAction::Nothing | SinkAction::ModeChanged(_) => {}
+            TakenMessage::Suspend => shared.link_died(),
+            TakenMessage::LaneSwitch(switch) => self.keep_switch(switch)?,
+            TakenMessage::LaneRequest(request) => shared.invite(request.lane == WireLane::Sdp),
+            TakenMessage::Nothing => {}
         }
         rx.release(message);
         Ok(())
@@ -883,11 +871,4 @@ fn discard(carrier: &mut impl Carrier, len: usize) -> Result<(), RecvError> {
         left = left.saturating_sub(gone);
     }
     Ok(())
-}
-
-/// We advertise nothing, change no mode, ask for no other buffers: the peer's messages to our
-/// source can be judged without it.
-fn judge_for_source(input: &SourceInput) -> Result<(), Reason> {
-    let mut source = Source::new(&SourceConfig::implicit(4096));
-    source.handle(input).map(|_| ()).map_err(Reason::Message)
 }

@@ -6,7 +6,7 @@ use sdp_guard::{
     producer::{Lane, Link, Producer},
 };
 use sdp_proto::{
-    Ack, Hold, Outgoing, Owed, Source, SourceConfig,
+    Ack, Hold, Outgoing, Source, SourceConfig,
     wire::{Lane as WireLane, LaneRequest, LaneSwitch},
 };
 use sdp_rdma::{
@@ -829,7 +829,8 @@ impl Outbound {
         }
         loop {
             let ack: Ack = shared.ack();
-            let (outgoing, is_late) = match self.source.next_control(ack, shared.owed()) {
+            let (outgoing, is_late) = match self.source.next_control(ack, shared.exchange().owed())
+            {
                 Ok(outgoing) => (outgoing, false),
                 Err(Hold::NothingToSend) if io.now >= self.late_at() => {
                     let Ok(outgoing) = self.source.late_update(ack) else { return };
@@ -837,14 +838,12 @@ impl Outbound {
                 }
                 Err(_) => return,
             };
-            let settles = outgoing.settles();
-            shared.take_owed(settles);
-            if !self.post_empty(tx, &outgoing, shared, io.now) {
-                shared.put_back_owed(settles);
+            let mut post = || self.post_empty(tx, &outgoing, shared, io.now);
+            if !shared.exchange().settle(&outgoing, &mut post) {
                 return;
             }
             self.lates = if is_late { self.lates + 1 } else { self.lates };
-            if settles == Owed::NOTHING {
+            if outgoing.settles().is_nothing() {
                 self.counts.updates += 1;
             }
         }

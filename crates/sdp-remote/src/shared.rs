@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sdp_guard::{consumer, marker::BadMarker, producer};
-use sdp_proto::{Ack, Owed, PeerCredit, Violation};
+use sdp_proto::{Ack, Exchange, PeerCredit, Violation};
 
 use crate::Met;
 
@@ -201,45 +201,29 @@ impl Shared {
         self.credit.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_credit(&self, peer: PeerCredit) {
-        let word = LEARNT | u64::from(peer.bufs) << 32 | u64::from(peer.mseq_ack);
-        self.credit.store(word, Ordering::Release);
+    /// As the engine sees it.
+    pub(crate) fn exchange(&self) -> &dyn Exchange {
+        self
     }
 
     pub(crate) fn peer_credit(word: u64) -> Option<PeerCredit> {
         (word & LEARNT != 0)
             .then_some(PeerCredit { bufs: (word >> 32) as u16, mseq_ack: word as u32 })
     }
+}
 
-    /// Control messages to send. The word is this crate's own: one that is not legal says nothing.
-    pub(crate) fn owed(&self) -> Owed {
-        Owed::from_word(self.owed.load(Ordering::Acquire)).unwrap_or_default()
+impl Exchange for Shared {
+    fn set_credit(&self, peer: PeerCredit) {
+        let word = LEARNT | u64::from(peer.bufs) << 32 | u64::from(peer.mseq_ack);
+        self.credit.store(word, Ordering::Release);
     }
 
-    fn change_owed(&self, change: impl Fn(Owed) -> Option<Owed>) -> bool {
-        let change = |word| change(Owed::from_word(word).unwrap_or_default()).map(Owed::to_word);
-        self.owed.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    fn owed_word(&self) -> u64 {
+        self.owed.load(Ordering::Acquire)
     }
 
-    /// More to send.
-    ///
-    /// # Errors
-    /// The peer asks for more answers than it may.
-    pub(crate) fn owe(&self, more: Owed) -> Result<(), Violation> {
-        self.owed().add(more)?;
-        self.change_owed(|owed| owed.add(more).ok());
-        Ok(())
-    }
-
-    pub(crate) fn take_owed(&self, taken: Owed) {
-        if !taken.is_nothing() {
-            self.change_owed(|owed| Some(owed.without(taken)));
-        }
-    }
-
-    pub(crate) fn put_back_owed(&self, taken: Owed) {
-        if !taken.is_nothing() {
-            self.change_owed(|owed| owed.add(taken).ok());
-        }
+    fn replace_owed_word(&self, from: u64, to: u64) -> Result<(), u64> {
+        let orders = (Ordering::AcqRel, Ordering::Acquire);
+        self.owed.compare_exchange(from, to, orders.0, orders.1).map(|_| ())
     }
 }

@@ -26,6 +26,8 @@ MESSAGE = 32
 # Messages to and fro after which something must have happened.
 MOST = 20_000
 ADD_SEALS, SHRINK_GROW_SEAL = 1033, 1 | 2 | 4
+# Bytes of a packet before the set-up message.
+PREFIX = 24
 JOIN, ACCEPT, BELL_AND_PAGE = 1, 2, 1 | 2
 # The first five words of every set-up message: kind, flags, buffers, length, numbers.
 SETUP = "!BBHI8x"
@@ -79,7 +81,7 @@ class StandIn:
         self.place = b"\0sdp/3/" + name_of(sock)
         self.side = side_of(sock)
         self.handle = os.open(f"/proc/self/fd/{sock.fileno()}", os.O_PATH)
-        self.segment = None
+        self.segment, self.answer = None, b""
 
     def trip(self, count=1):
         """A message to and fro: two calls of the other end."""
@@ -116,7 +118,8 @@ class StandIn:
         self.send(unix, packet(JOIN, RING, hello(self.sock), flags), file, self.handle, *bell_and_page)
         os.close(file)
         assert self.until(lambda: is_readable(unix)), "no answer"
-        return len(unix.recv(4096)) == 24 + 196
+        self.answer = unix.recv(4096)
+        return len(self.answer) == PREFIX + 196
 
     def take_join(self, listener):
         """Waits for somebody who joins: the connection, with his segment."""

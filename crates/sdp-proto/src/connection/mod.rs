@@ -6,6 +6,7 @@
 
 pub mod credit;
 pub mod end;
+pub mod exchange;
 pub mod fast;
 pub mod mode;
 pub mod owed;

@@ -24,7 +24,7 @@ impl Outbound {
         if !self.is_up(shared) {
             return false;
         }
-        let has_control = self.source.next_control(shared.ack(), shared.owed()).is_ok();
+        let has_control = self.source.next_control(shared.ack(), shared.exchange().owed()).is_ok();
         has_control || (self.is_inviting && !self.is_invite_told)
     }
 
@@ -36,7 +36,7 @@ impl Outbound {
             && self.is_invite_told
             && !self.must_answer(shared)
             && !self.has_backlog()
-            && match self.source.next_control(shared.ack(), shared.owed()) {
+            && match self.source.next_control(shared.ack(), shared.exchange().owed()) {
                 Ok(_) => false,
                 Err(Hold::NothingToSend) => true,
                 // Credit that was not learnt yet may be what an update waits for.

@@ -3,6 +3,7 @@
 //! Called by `api`. [`fast`] is the fast path; [`lane`] has the state of a half under its lock.
 
 pub(crate) mod count;
+pub(crate) mod exchange;
 pub(crate) mod fast;
 pub(crate) mod half_lock;
 pub(crate) mod header;

@@ -5,7 +5,7 @@
 
 use libc::c_int;
 use sdp_link::{Link, PENDING_MAX, RxCursor, SwitchLog, Trust, Wakeups, What};
-use sdp_proto::{SinkAction, wire::Message};
+use sdp_proto::{TakenMessage, take as take_message, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{early, family::Row, lock};
 use sdp_stats::{Direction, Lane as StatsLane, Reason};
@@ -21,7 +21,9 @@ use crate::{
         publish, sharing,
     },
     datapath::{
-        count, fast, half_lock,
+        count,
+        exchange::RowExchange,
+        fast, half_lock,
         lane::{self, Broken, Lane, SinkState},
         proof,
         reset::reset,
@@ -365,6 +367,9 @@ fn attempt(
         step(conn, sink, row, half, buffers, wish, (look, is_going_on))
     });
     interest::wake_bytes_consumed(conn);
+    if conn.row().is_some_and(|row| RowExchange(row).owes()) {
+        send::answer(conn);
+    }
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -739,23 +744,25 @@ pub(crate) fn accept(
     message: Received,
 ) -> Result<bool, Errno> {
     let parsed = Message::read(message.len, |first| sink.rx.copy_header(message, first));
-    let action = parsed.and_then(|parsed| {
-        row.credit.store(0, Ordering::Relaxed);
-        sink.engine.handle(&parsed)
-    });
+    let taken =
+        parsed.and_then(|parsed| take_message(&mut sink.engine, &parsed, &RowExchange(row)));
     let ack = sink.engine.ack(u16::MAX);
     row.ack.store(ack.to_word(), Ordering::Release);
-    match action {
-        Ok(SinkAction::Deliver(payload)) => {
+    match taken {
+        Ok(TakenMessage::Deliver(payload)) => {
             sink.current_len = message.len;
             sink.current_offset = payload.offset;
             Ok(true)
         }
-        Ok(SinkAction::Nothing | SinkAction::EndOfStream | SinkAction::ModeChanged(_)) => {
+        Ok(other @ (TakenMessage::Nothing | TakenMessage::EndOfStream | TakenMessage::Suspend)) => {
+            if other == TakenMessage::Suspend {
+                // Payload goes on by the carrier; whatever follows here breaks the protocol.
+                conn.fall_back(Reason::PeerSwitched);
+            }
             sink.rx.release(message);
             Ok(false)
         }
-        // Other messages are not negotiated here: a peer that sends one broke the protocol. Reset.
+        // AbortConn, or a broken rule. Lane messages are not negotiated here.
         Ok(_) | Err(_) => {
             reset(conn);
             Err(Errno::ECONNRESET)

@@ -34,7 +34,9 @@ use crate::{
         publish,
     },
     datapath::{
-        count, half_lock,
+        count,
+        exchange::RowExchange,
+        half_lock,
         lane::{self, Broken, Lane, SourceState},
         proof,
         reset::reset,
@@ -44,8 +46,10 @@ use crate::{
     wake::{call_guard::CallGuard, doorbell, spin},
 };
 
+mod answer;
 mod gate;
 
+pub(crate) use answer::{answer, post_control};
 pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at};
 
 /// Most payload of one message: the reader starts while the writer still copies.
@@ -100,7 +104,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
     let mut rival = None;
     let mut can_wait = None;
     loop {
-        let ended = with_source(conn, |source, row, link, half| {
+        let ended = inside(conn, |source, row, link, half| {
             Ok(attempt(conn, guard, source, row, link, half, buffers, flags, can_wait))
         })?;
         if proof::is_wanted(conn) {
@@ -188,8 +192,32 @@ pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
     Errno::EPIPE
 }
 
-/// Runs `body` on the sending half's state under its lock, inside a critical section.
+/// Runs `body` on the sending half's state under its lock, inside a critical section. A send call has
+/// a copy of that code for itself ([`inside`]); there is one for everything else.
+#[inline]
 pub(crate) fn with_source<R>(
+    conn: &Conn,
+    body: impl FnOnce(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let (mut body, mut result) = (Some(body), None);
+    with_source_for(conn, &mut |source, row, link, half| {
+        result = body.take().map(|body| body(source, row, link, half));
+    })?;
+    result.unwrap_or(Err(Errno::ECONNRESET))
+}
+
+type Body<'a> = dyn FnMut(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) + 'a;
+
+#[inline(never)]
+fn with_source_for(conn: &Conn, body: &mut Body<'_>) -> Result<(), Errno> {
+    inside(conn, |source, row, link, half| {
+        body(source, row, link, half);
+        Ok(())
+    })
+}
+
+#[inline]
+fn inside<R>(
     conn: &Conn,
     body: impl FnOnce(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
@@ -360,17 +388,22 @@ fn may_promote(
     let calls = Half::Send as usize;
     let tunables = process::tunables();
     flags & KERNELS_OWN == 0
-        && !conn.has((Limits::Fallback | Limits::PeerGone).with(Holders::ForkedDuringCall))
+        && may_enter(conn, source, link, half)
+        && (conn.calls[calls].load(Ordering::Relaxed) >= tunables.promote_calls()
+            || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes())
+}
+
+/// L1 without what the half must have earned.
+fn may_enter(conn: &ConnGuard, source: &SourceState, link: AnyLink, half: AnyHalf<'_>) -> bool {
+    !conn.has((Limits::Fallback | Limits::PeerGone).with(Holders::ForkedDuringCall))
         && half.trust() != Trust::No
         && half.followed() == source.switches
         && link.peer().is_open()
         // A family member that shares this end may have passed the connection on.
         && link.own().is_open()
         && link.peer().is_attached()
-        && conn.raw[calls].load(Ordering::SeqCst) == 0
+        && conn.raw[Half::Send as usize].load(Ordering::SeqCst) == 0
         && !proof::is_wanted(conn)
-        && (conn.calls[calls].load(Ordering::Relaxed) >= tunables.promote_calls()
-            || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes())
         && conn.stage() == Stage::Attached
 }
 
@@ -540,6 +573,11 @@ pub(super) fn ring_send(
     mut first_on_lane: bool,
 ) -> RingSend {
     link.own().note_cpu(spin::this_cpu());
+    if RowExchange(row).owes()
+        && let Err(ended) = answer::flush(conn, source, row, half, &mut first_on_lane)
+    {
+        return ended;
+    }
     let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;

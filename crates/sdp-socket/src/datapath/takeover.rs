@@ -200,10 +200,13 @@ fn replay(engine: &mut Source, found: &Message, base: u64) -> Result<(), Broken>
     if engine.last_mseq() != mseq && engine.last_mseq() != before {
         return Err(Broken);
     }
-    if engine.has_ended() {
+    if engine.has_ended() && found.body == Body::DisConn {
         // The word that says so was stored, so this is the message that said so.
         engine.recover_at(mseq, base);
-        return if found.body == Body::DisConn { Ok(()) } else { Err(Broken) };
+        return Ok(());
+    }
+    if engine.has_ended() && found.payload_len() != 0 {
+        return Err(Broken);
     }
     engine.recover_at(before, base);
     engine.replay(found).map_err(|_| Broken)
@@ -211,6 +214,11 @@ fn replay(engine: &mut Source, found: &Message, base: u64) -> Result<(), Broken>
 
 /// Whether the library sends such messages on this fabric.
 fn is_ours(found: &Message) -> bool {
+    is_stream(found) || matches!(found.body, Body::SendSm | Body::ChRcvBufAck { .. })
+}
+
+/// Whether the message is one that makes the stream: payload, or its end.
+fn is_stream(found: &Message) -> bool {
     found.body == Body::DisConn || found.body == Body::Data && found.payload_len() != 0
 }
 
@@ -309,11 +317,13 @@ fn retake(
         let message = message(walk, found)?;
         let mseq = message.header.mseq;
         let is_next = seen.is_none_or(|before: u32| before.wrapping_add(1) == mseq);
-        if !is_ours(&message) || !is_next {
+        let is_later = mseq.wrapping_sub(known).cast_signed() > 0;
+        // The stored words have what an earlier message of another kind changed. Of a later one
+        // it cannot be known whether its answer is owed, or was sent.
+        if !is_next || is_later && !is_stream(&message) {
             return Err(Broken);
         }
-        // Later than the stored words.
-        if mseq.wrapping_sub(known).cast_signed() > 0 {
+        if is_later {
             payload = payload.wrapping_add(u64::from(message.payload_len()));
         }
         has_ended |= message.body == Body::DisConn;

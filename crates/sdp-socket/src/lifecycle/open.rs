@@ -4,12 +4,8 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
-use sdp_link::{EndWords, Link, ResetNote, TxCursor};
+use sdp_link::{EndWords, Link, ResetNote};
 use sdp_proto::Ack;
-use sdp_rdma::{
-    fabric::{Gather, SendOptions, SendQueue},
-    work::WorkId,
-};
 use sdp_stats::Reason;
 use sdp_sys::{fd, kernel, pid, section};
 
@@ -485,15 +481,6 @@ pub(crate) fn leaves_by_exec(conn: &Conn) {
     }
 }
 
-struct NoPayload;
-
-impl Gather for NoPayload {
-    fn len(&self) -> usize {
-        0
-    }
-    fn copy_to(&mut self, _: usize, _: &[core::cell::Cell<u8>]) {}
-}
-
 /// Sends DisConn behind all data, if the sending half is on the SDP lane (R11), and wakes the reader
 /// for it through the carrier's own FIN. True when this call has sent it.
 pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
@@ -503,18 +490,8 @@ pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
         }
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
         let Ok(message) = source.engine.disconnect(ack) else { return Ok(false) };
-        let options = SendOptions { control: true, ..SendOptions::default() };
         let has_sent = send::gated_at(conn, Some(fd), half, conn.side(), || {
-            let is_sent = source.adopt(half) == Ok(false)
-                && source
-                    .tx
-                    .post_send(WorkId(0), message.header(), &mut NoPayload, options)
-                    .is_ok();
-            if is_sent {
-                source.engine.commit(&message);
-                source.tx.publish();
-            }
-            is_sent
+            source.adopt(half) == Ok(false) && send::post_control(source, &message).is_ok()
         });
         Ok(has_sent == Some(true))
     });
