@@ -46,6 +46,7 @@ plain!(
     libc::linger,
     libc::msghdr,
     libc::rlimit64,
+    libc::rusage,
     libc::sockaddr,
     libc::sockaddr_in,
     libc::sockaddr_in6,
@@ -57,6 +58,7 @@ plain!(
     libc::timespec,
     libc::timeval,
     libc::ucred,
+    libc::winsize,
 );
 
 // SAFETY: an array is its elements, each of which may have any bits.
@@ -217,6 +219,9 @@ table! {
     /// Receives.
     receive(fd: i32, to: &mut [u8], flags: i32)
         = SYS_recvfrom(fd, to.as_mut_ptr(), to.len(), flags, 0, 0);
+    /// Takes bytes off a TCP socket's stream without a copy of them.
+    discard(fd: i32, len: usize, flags: i32)
+        = SYS_recvfrom(fd, 0, len, flags | libc::MSG_TRUNC, 0, 0);
     /// Sets a socket option.
     setsockopt<T>(fd: i32, level: i32, name: i32, value: &T)
         = SYS_setsockopt(fd, level, name, from_ref(value), size_of::<T>());
@@ -231,6 +236,9 @@ table! {
     unsegmented_bytes(fd: i32, bytes: &mut i32) = SYS_ioctl(fd, SIOCOUTQNSD, from_mut(bytes));
     /// `SIOCATMARK`.
     is_at_mark(fd: i32, answer: &mut i32) = SYS_ioctl(fd, SIOCATMARK, from_mut(answer));
+    /// Lines and columns of a terminal (`TIOCGWINSZ`).
+    window_size(fd: i32, size: &mut libc::winsize)
+        = SYS_ioctl(fd, libc::TIOCGWINSZ, from_mut(size));
     /// The kind of a namespace (`NS_GET_NSTYPE`).
     namespace_kind(fd: i32) = SYS_ioctl(fd, NS_GET_NSTYPE);
     /// The calling process.
@@ -243,6 +251,8 @@ table! {
     getuid() = SYS_getuid();
     /// The effective user.
     geteuid() = SYS_geteuid();
+    /// The real group.
+    getgid() = SYS_getgid();
     /// Groups of the process.
     getgroups(to: &mut [u32]) = SYS_getgroups(to.len(), to.as_mut_ptr());
     /// `PR_GET_DUMPABLE`.
@@ -253,6 +263,11 @@ table! {
     pidfd_getfd(process: i32, number: u32) = SYS_pidfd_getfd(process, number, 0);
     /// Waits for a child.
     wait4(pid: i32, status: &mut i32, options: i32) = SYS_wait4(pid, from_mut(status), options, 0);
+    /// The same, and what the child used.
+    wait4_usage(pid: i32, status: &mut i32, options: i32, usage: &mut libc::rusage)
+        = SYS_wait4(pid, from_mut(status), options, from_mut(usage));
+    /// What the calling process has used.
+    own_usage(usage: &mut libc::rusage) = SYS_getrusage(libc::RUSAGE_SELF, from_mut(usage));
     /// `PR_GET_CHILD_SUBREAPER`.
     child_subreaper(answer: &mut i32) = SYS_prctl(libc::PR_GET_CHILD_SUBREAPER, from_mut(answer));
     /// Begins a session of its own.
@@ -265,17 +280,37 @@ table! {
     exit_group(code: i32) = SYS_exit_group(code);
     /// Sends a signal to a thread.
     tgkill(pid: usize, tid: usize, signal: i32) = SYS_tgkill(pid, tid, signal);
+    /// Sends a signal to a process; 0: none, only whether it may be sent.
+    kill(pid: i32, signal: i32) = SYS_kill(pid, signal);
+    /// Which signal the calling thread gets when the one ends that has made its process.
+    parents_death_signal(signal: i32) = SYS_prctl(libc::PR_SET_PDEATHSIG, signal);
+    /// How much later than asked for the calling thread's sleeps may end.
+    timer_slack(ns: usize) = SYS_prctl(libc::PR_SET_TIMERSLACK, ns);
+    /// Puts the calling thread into a namespace.
+    setns(space: i32, kind: i32) = SYS_setns(space, kind);
+    /// A clock, also one that the vDSO does not have.
+    clock(clock: i32, time: &mut libc::timespec) = SYS_clock_gettime(clock, from_mut(time));
     /// Gives the processor away.
     sched_yield() = SYS_sched_yield();
     /// On which processors a process may run; 0: the calling thread.
     sched_getaffinity(pid: i32, mask: &mut [u64])
         = SYS_sched_getaffinity(pid, size_of_val(mask), mask.as_mut_ptr());
+    /// Restricts a process to processors; 0: the calling thread.
+    sched_setaffinity(pid: i32, mask: &[u64])
+        = SYS_sched_setaffinity(pid, size_of_val(mask), mask.as_ptr());
     /// Sleeps.
     nanosleep(time: &libc::timespec) = SYS_nanosleep(from_ref(time), 0);
     /// A limit of the calling process.
     limit(resource: u32, limit: &mut libc::rlimit64) = SYS_prlimit64(0, resource, 0, from_mut(limit));
+    /// Sets a limit of the calling process.
+    set_limit(resource: u32, limit: &libc::rlimit64)
+        = SYS_prlimit64(0, resource, from_ref(limit), 0);
+    /// The length of an extended attribute.
+    attribute_len(path: &CStr, name: &CStr) = SYS_getxattr(path.as_ptr(), name.as_ptr(), 0, 0);
     /// Random bytes.
     getrandom(to: &mut [u64], flags: u32) = SYS_getrandom(to.as_mut_ptr(), size_of_val(to), flags);
+    /// The same, any number of them.
+    random_bytes(to: &mut [u8], flags: u32) = SYS_getrandom(to.as_mut_ptr(), to.len(), flags);
     /// Gives a signal its default action: `action` is zeros, the kernel's structure.
     default_action(signal: i32, action: &[u64; 4]) = SYS_rt_sigaction(signal, from_ref(action), 0, 8);
     /// Sets the thread's mask of signals.

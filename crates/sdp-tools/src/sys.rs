@@ -2,16 +2,23 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+use sdp_sys::{Errno, kernel, unix};
+
+fn check<T>(result: Result<T, Errno>) -> io::Result<T> {
+    result.map_err(|Errno(number)| io::Error::from_raw_os_error(number))
 }
 
-fn owned(fd: RawFd) -> OwnedFd {
-    // SAFETY: the kernel just returned this number to us; nothing else owns it.
-    unsafe { OwnedFd::from_raw_fd(fd) }
+fn owned(fd: sdp_sys::OwnedFd) -> OwnedFd {
+    // SAFETY: the value before owned the number, and does not any more.
+    unsafe { OwnedFd::from_raw_fd(fd.into_raw()) }
+}
+
+/// The descriptor that a call has made.
+fn made(result: Result<usize, Errno>) -> io::Result<OwnedFd> {
+    check(kernel::owned(result)).map(owned)
 }
 
 // ---- SEQPACKET sockets and descriptors over them ---------------------------------------------
@@ -25,9 +32,8 @@ pub enum LocalName<'a> {
     Path(&'a [u8]),
 }
 
-fn local_address(name: LocalName<'_>) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: sockaddr_un is plain data; zero is valid.
-    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
+fn local_address(name: LocalName<'_>) -> io::Result<(libc::sockaddr_un, usize)> {
+    let mut addr: libc::sockaddr_un = kernel::zeroed();
     addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let (start, bytes) = match name {
         LocalName::Abstract(bytes) => (1, bytes),
@@ -42,23 +48,20 @@ fn local_address(name: LocalName<'_>) -> io::Result<(libc::sockaddr_un, libc::so
     }
     let zero = usize::from(start == 0);
     let len = size_of::<libc::sa_family_t>() + start + bytes.len() + zero;
-    Ok((addr, len as libc::socklen_t))
+    Ok((addr, len))
 }
 
 fn seqpacket(flags: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
-    // SAFETY: no pointers.
-    Ok(owned(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?))
+    made(kernel::socket(libc::AF_UNIX, kind, 0))
 }
 
 /// A non-blocking SEQPACKET listener.
 pub fn seqpacket_listen(name: LocalName<'_>) -> io::Result<OwnedFd> {
     let fd = seqpacket(libc::SOCK_NONBLOCK)?;
     let (addr, len) = local_address(name)?;
-    // SAFETY: addr is valid for len bytes.
-    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
-    // SAFETY: no pointers.
-    check(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    check(kernel::bind(fd.as_raw_fd(), &addr, len))?;
+    check(kernel::listen(fd.as_raw_fd(), 4096))?;
     Ok(fd)
 }
 
@@ -66,18 +69,13 @@ pub fn seqpacket_listen(name: LocalName<'_>) -> io::Result<OwnedFd> {
 pub fn seqpacket_connect(name: LocalName<'_>) -> io::Result<OwnedFd> {
     let fd = seqpacket(0)?;
     let (addr, len) = local_address(name)?;
-    // SAFETY: addr is valid for len bytes.
-    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    check(kernel::connect(fd.as_raw_fd(), &addr, len))?;
     Ok(fd)
 }
 
 /// A non-blocking connection of a listener; `None` when none is waiting.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let (addr, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: null addresses are allowed.
-    let fd = unsafe { libc::accept4(listener.as_raw_fd(), addr, len, flags) };
-    match check(fd) {
+    match check(unix::accept(listener.as_raw_fd())) {
         Ok(fd) => Ok(Some(owned(fd))),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(e) if e.raw_os_error() == Some(libc::ECONNABORTED) => Ok(None),
@@ -87,93 +85,27 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 
 /// Process id of the end that connected; 0 when it lives in a pid namespace that we cannot see.
 pub fn peer_pid(fd: BorrowedFd<'_>) -> u32 {
-    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: cred and len are valid for writing and agree.
-    let ret = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut len,
-        )
-    };
-    if ret == 0 { cred.pid.unsigned_abs() } else { 0 }
+    let credentials = unix::peer_credentials(fd.as_raw_fd());
+    credentials.map_or(0, |credentials| credentials.pid.unsigned_abs())
 }
-
-/// Descriptors that one message may carry before the kernel cuts the rest off.
-const MAX_RECEIVED: usize = 4;
-
-/// A control message buffer for [`MAX_RECEIVED`] descriptors, aligned as `cmsghdr` wants it.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
-const _: () = assert!(16 + MAX_RECEIVED * 4 <= 64);
 
 /// Sends one packet with one descriptor.
 pub fn send_with_fd(to: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut control = Control([0; 64]);
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: msghdr is plain data; zero is valid.
-    let mut msg: libc::msghdr = unsafe { zeroed() };
-    msg.msg_iov = &raw mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = (&raw mut control).cast();
-    // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
-    let (space, len) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4)) };
-    msg.msg_controllen = space as usize;
-    // SAFETY: the control buffer has room for one header and one descriptor (space <= 64), so the
-    // first header exists and its data may be written.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const msg);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = len as usize;
-        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
-    }
-    // SAFETY: msg points to live buffers of the lengths given.
-    let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const msg, libc::MSG_NOSIGNAL) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    check(unix::send(to.as_raw_fd(), bytes, &[fd.as_raw_fd()]))
 }
 
 /// Receives one packet and the descriptors with it. `WouldBlock` when there is none yet.
 pub fn receive_with_fds(from: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut control = Control([0; 64]);
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    // SAFETY: msghdr is plain data; zero is valid.
-    let mut msg: libc::msghdr = unsafe { zeroed() };
-    msg.msg_iov = &raw mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = (&raw mut control).cast();
-    // SAFETY: CMSG_SPACE only computes.
-    msg.msg_controllen = unsafe { libc::CMSG_SPACE((MAX_RECEIVED * 4) as u32) } as usize;
-    // SAFETY: msg points to live buffers of the lengths given.
-    let n = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut fds = Vec::new();
-    // SAFETY: the kernel filled msg_control and msg_controllen; the macros walk inside them.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const msg) };
-    while !header.is_null() {
-        // SAFETY: non-null headers of this walk are inside the control buffer.
-        let (level, kind, len) =
-            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            // SAFETY: CMSG_LEN only computes.
-            let data_len = len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
-            for i in 0..(data_len / 4).min(MAX_RECEIVED) {
-                // SAFETY: i is inside the data that the kernel wrote; each number is a new
-                // descriptor that belongs to us alone.
-                let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned() };
-                fds.push(owned(fd));
-            }
-        }
-        // SAFETY: `header` is one of this message's, whose control buffer is still there.
-        header = unsafe { libc::CMSG_NXTHDR(&raw const msg, header) };
-    }
-    Ok((n as usize, fds))
+    let mut packet = check(unix::receive(from.as_raw_fd(), buf))?;
+    let all = 0..packet.descriptors();
+    Ok((packet.len, all.filter_map(|at| packet.take(at)).map(owned).collect()))
+}
+
+/// Waits for news of descriptors; how many have some. A signal ends it early.
+pub(crate) fn poll(set: &mut [libc::pollfd], timeout: Duration) -> io::Result<usize> {
+    let tv_sec = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+    let mut time = libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() };
+    check(kernel::poll(set, Some(&mut time)))
 }
 
 /// Waits until one of `fds` is readable; true for each that is. An interruption is a time-out.
@@ -181,9 +113,7 @@ pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Ve
     let entry =
         |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut set: Vec<_> = fds.iter().map(entry).collect();
-    let ms = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: set is valid for its length.
-    match check(unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, ms) }) {
+    match poll(&mut set, timeout) {
         Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),
         _ => Ok(set.iter().map(|p| p.revents != 0).collect()),
     }
@@ -192,13 +122,10 @@ pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Ve
 /// A memfd with its size sealed, as the library makes it for a page.
 pub fn sealed_memfd(name: &std::ffi::CStr, size: u64) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: name is a C string.
-    let fd = owned(check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?);
-    // SAFETY: no pointers.
-    check(unsafe { libc::ftruncate(fd.as_raw_fd(), size.cast_signed()) })?;
+    let fd = made(kernel::memfd_create(name, flags))?;
+    check(kernel::ftruncate(fd.as_raw_fd(), size))?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: no pointers.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    check(kernel::add_seals(fd.as_raw_fd(), seals))?;
     Ok(fd)
 }
 
@@ -207,8 +134,7 @@ pub fn sealed_memfd(name: &std::ffi::CStr, size: u64) -> io::Result<OwnedFd> {
 /// # Errors
 /// It is another kind of file.
 pub fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+    check(kernel::seals(fd.as_raw_fd())).map(|seals| seals as libc::c_int)
 }
 
 // ---- processes and signals -------------------------------------------------------------------
@@ -216,10 +142,7 @@ pub fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
 /// Whether a process id is in use.
 pub fn is_alive(pid: u32) -> bool {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
-    // SAFETY: no pointers; signal 0 only checks.
-    pid > 0
-        && (unsafe { libc::kill(pid, 0) } == 0
-            || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
+    pid > 0 && matches!(kernel::kill(pid, 0), Ok(_) | Err(Errno::EPERM))
 }
 
 /// Whether a process runs no more, also one whose parent has not waited for it. One whose main
@@ -315,9 +238,7 @@ pub fn before_exec(
 
 /// Between fork and exec: ends with the thread that has started it, unless it becomes another user.
 pub fn end_with_parent() -> io::Result<()> {
-    // SAFETY: a signal's number, no pointers.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-    Ok(())
+    check(kernel::parents_death_signal(libc::SIGKILL)).map(drop)
 }
 
 /// Between fork and exec: another user, without other groups. False: not allowed; errno says why.
@@ -370,8 +291,7 @@ pub fn wait_signal() -> Signal {
 /// Sends a signal. Errors (the process just ended) have no consequence.
 pub fn kill(pid: u32, signal: libc::c_int) {
     if let Ok(pid) = libc::pid_t::try_from(pid) {
-        // SAFETY: no pointers.
-        unsafe { libc::kill(pid, signal) };
+        let _ = kernel::kill(pid, signal);
     }
 }
 
@@ -393,12 +313,9 @@ fn seconds(t: libc::timeval) -> f64 {
 /// Reaps `pid` if it has ended, without waiting.
 pub fn reap(pid: u32) -> io::Result<Option<Ended>> {
     let mut status = 0;
-    // SAFETY: rusage is plain data.
-    let mut usage: libc::rusage = unsafe { zeroed() };
+    let mut usage: libc::rusage = kernel::zeroed();
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: status and usage are valid for writing.
-    let ret = check(unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) })?;
-    if ret == 0 {
+    if check(kernel::wait4_usage(pid, &mut status, libc::WNOHANG, &mut usage))? == 0 {
         return Ok(None);
     }
     let how = if libc::WIFSIGNALED(status) {
@@ -411,25 +328,19 @@ pub fn reap(pid: u32) -> io::Result<Option<Ended>> {
 
 /// CPU seconds (user, system) of this process so far.
 pub fn own_cpu() -> (f64, f64) {
-    // SAFETY: rusage is plain data; the call writes it.
-    let usage = unsafe {
-        let mut usage: libc::rusage = zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
-        usage
-    };
+    let mut usage: libc::rusage = kernel::zeroed();
+    let _ = kernel::own_usage(&mut usage);
     (seconds(usage.ru_utime), seconds(usage.ru_stime))
 }
 
 /// Real user id.
 pub fn own_uid() -> u32 {
-    // SAFETY: no pointers, cannot fail.
-    unsafe { libc::getuid() }
+    sdp_sys::pid::user()
 }
 
 /// Real group id.
 pub fn own_gid() -> u32 {
-    // SAFETY: no pointers, cannot fail.
-    unsafe { libc::getgid() }
+    kernel::getgid().unwrap_or(0) as u32 // never fails
 }
 
 /// When a process began, in ticks since boot; `None` when it has gone.
@@ -441,44 +352,36 @@ pub fn start_time(pid: u32) -> Option<u64> {
 
 /// Nanoseconds of `CLOCK_BOOTTIME`, the clock of pages.
 pub fn boottime_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for writing.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    sdp_sys::time::boottime_ns()
 }
 
 /// Fills `buf` with random bytes.
 pub fn random(buf: &mut [u8]) -> io::Result<()> {
-    // SAFETY: buf is valid for its length.
-    let n = unsafe { libc::getrandom(buf.as_mut_ptr().cast(), buf.len(), 0) };
-    if n == buf.len().cast_signed() { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let n = check(kernel::random_bytes(buf, 0))?;
+    if n == buf.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
+
+/// A set of CPUs, as the kernel has it: a bit for each.
+type CpuSet = [u64; size_of::<libc::cpu_set_t>() / 8];
 
 /// CPUs this thread may run on.
 pub fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: cpu_set_t is plain data; the call writes it; CPU_ISSET reads inside it.
-    unsafe {
-        let mut set: libc::cpu_set_t = zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
-            return Vec::new();
-        }
-        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect()
+    let mut set: CpuSet = [0; _];
+    if kernel::sched_getaffinity(0, &mut set).is_err() {
+        return Vec::new();
     }
+    (0..set.len() * 64).filter(|cpu| set[cpu / 64] >> (cpu % 64) & 1 != 0).collect()
 }
 
 /// Restricts this process to `cpus`; async-signal-safe.
 pub fn pin_to(cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: cpu_set_t is plain data; CPU_SET writes inside it (the numbers are below its size).
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = zeroed();
-        for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-            libc::CPU_SET(*cpu, &mut set);
+    let mut set: CpuSet = [0; _];
+    for cpu in cpus {
+        if let Some(word) = set.get_mut(cpu / 64) {
+            *word |= 1 << (cpu % 64);
         }
-        set
-    };
-    // SAFETY: set is valid for the size given.
-    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })?;
-    Ok(())
+    }
+    check(kernel::sched_setaffinity(0, &set)).map(drop)
 }
 
 /// CPU nanoseconds that a process of ours has used, all threads, to the nanosecond.
@@ -500,15 +403,13 @@ pub fn own_cpu_ns() -> u64 {
 
 fn read_clock(clock: libc::clockid_t) -> io::Result<u64> {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: ts is valid for writing.
-    check(unsafe { libc::clock_gettime(clock, &raw mut ts) })?;
+    check(kernel::clock(clock, &mut ts))?;
     Ok(ts.tv_sec.unsigned_abs() * 1_000_000_000 + ts.tv_nsec.unsigned_abs())
 }
 
 /// Makes this thread's sleeps as exact as the kernel can (the default rounds up by 50 µs).
 pub fn exact_sleeps() {
-    // SAFETY: no pointers.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let _ = kernel::timer_slack(1);
 }
 
 /// A level-triggered epoll set of descriptors to read, with a number for each.
@@ -518,25 +419,22 @@ pub struct Epoll(OwnedFd);
 impl Epoll {
     /// An empty set.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers.
-        Ok(Self(owned(check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?)))
+        made(kernel::epoll_create1(libc::EPOLL_CLOEXEC)).map(Self)
     }
 
     /// Adds `fd`, to be reported as `number` when it is readable (or writable).
     pub fn add(&self, fd: BorrowedFd<'_>, number: u64, writable: bool) -> io::Result<()> {
         let events = if writable { libc::EPOLLOUT } else { libc::EPOLLIN };
-        let mut event = libc::epoll_event { events: events as u32, u64: number };
+        let event = libc::epoll_event { events: events as u32, u64: number };
         let (set, op) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
-        // SAFETY: event is valid for the call.
-        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), &raw mut event) }).map(drop)
+        check(kernel::epoll_ctl(set, op, fd.as_raw_fd(), &event)).map(drop)
     }
 
     /// Removes `fd`.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let (set, op) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
-        let event = std::ptr::null_mut();
-        // SAFETY: the event may be null for this operation.
-        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), event) }).map(drop)
+        let event = libc::epoll_event { events: 0, u64: 0 }; // not looked at
+        check(kernel::epoll_ctl(set, op, fd.as_raw_fd(), &event)).map(drop)
     }
 
     /// Waits without limit; the numbers of ready descriptors go into `ready`.
@@ -545,13 +443,9 @@ impl Epoll {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX];
         ready.clear();
         loop {
-            // SAFETY: events is valid for MAX entries.
-            let n = unsafe {
-                libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MAX as libc::c_int, -1)
-            };
-            match check(n) {
+            match check(kernel::epoll_wait(self.0.as_raw_fd(), &mut events, -1)) {
                 Ok(n) => {
-                    ready.extend(events.iter().take(n.unsigned_abs() as usize).map(|e| e.u64));
+                    ready.extend(events.iter().take(n).map(|e| e.u64));
                     return Ok(());
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -564,14 +458,11 @@ impl Epoll {
 /// As many descriptors as the hard limit allows; without effect where that cannot be. How many there
 /// may be now; 0 where the kernel does not say.
 pub fn raise_descriptor_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: limit is valid for writing, then for reading.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        }
+    let mut limit: libc::rlimit64 = kernel::zeroed();
+    if kernel::limit(libc::RLIMIT_NOFILE, &mut limit).is_ok() {
+        limit.rlim_cur = limit.rlim_max;
+        let _ = kernel::set_limit(libc::RLIMIT_NOFILE, &limit);
+        let _ = kernel::limit(libc::RLIMIT_NOFILE, &mut limit);
     }
     limit.rlim_cur
 }
@@ -580,9 +471,7 @@ pub fn raise_descriptor_limit() -> u64 {
 pub fn has_capabilities(path: &std::path::Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
-    let name = c"security.capability";
-    // SAFETY: both are zero-terminated; no value is asked for, only its length.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+    kernel::attribute_len(&path, c"security.capability").is_ok_and(|len| len > 0)
 }
 
 /// Version of the C library that this process runs with, as in `2.36`.
@@ -597,9 +486,8 @@ pub fn attempts() -> Vec<(&'static str, io::Result<()>)> {
     fn note(
         all: &mut Vec<(&'static str, io::Result<()>)>,
         name: &'static str,
-        result: io::Result<libc::c_int>,
+        result: io::Result<OwnedFd>,
     ) -> Option<OwnedFd> {
-        let result = result.map(owned);
         let (fd, done) = match result {
             Ok(fd) => (Some(fd), Ok(())),
             Err(e) => (None, Err(e)),
@@ -609,23 +497,14 @@ pub fn attempts() -> Vec<(&'static str, io::Result<()>)> {
     }
     let mut all = Vec::new();
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is zero-terminated.
-    let made = check(unsafe { libc::memfd_create(c"sdp".as_ptr(), flags) });
-    let memory = note(&mut all, "memfd_create", made);
-    // SAFETY: no pointers.
-    note(&mut all, "eventfd", check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }));
+    let memory = note(&mut all, "memfd_create", made(kernel::memfd_create(c"sdp", flags)));
+    note(&mut all, "eventfd", made(kernel::eventfd2(0, libc::EFD_CLOEXEC)));
     let (kind, protocol) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
-    // SAFETY: no pointers.
-    let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) });
-    note(&mut all, "sock_diag", socket);
-    // SAFETY: no pointers.
-    let pid = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(libc::getpid()), 0) };
-    let own = note(&mut all, "pidfd_open", check(pid as libc::c_int));
+    note(&mut all, "sock_diag", made(kernel::socket(libc::AF_NETLINK, kind, protocol)));
+    let own = note(&mut all, "pidfd_open", made(kernel::pidfd_open(sdp_sys::pid::current())));
     if let (Some(own), Some(memory)) = (own, memory) {
-        let (own, memory) = (own.as_raw_fd(), memory.as_raw_fd());
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, own, memory, 0) };
-        note(&mut all, "pidfd_getfd", check(fd as libc::c_int));
+        let fd = kernel::pidfd_getfd(own.as_raw_fd(), memory.as_raw_fd().cast_unsigned());
+        note(&mut all, "pidfd_getfd", made(fd));
     }
     let (from, mut to) = ([7u8; 8], [0u8; 8]);
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
@@ -641,10 +520,9 @@ pub fn attempts() -> Vec<(&'static str, io::Result<()>)> {
 
 /// Columns and lines of the terminal that standard output goes to; `None` if it is none.
 pub fn terminal_size() -> Option<(usize, usize)> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: size is valid for writing.
-    let ret = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    (ret == 0 && size.ws_col > 0).then_some((size.ws_col.into(), size.ws_row.into()))
+    let mut size: libc::winsize = kernel::zeroed();
+    let is_one = kernel::window_size(libc::STDOUT_FILENO, &mut size).is_ok();
+    (is_one && size.ws_col > 0).then_some((size.ws_col.into(), size.ws_row.into()))
 }
 
 /// Columns that text may have: the terminal's, else those of `COLUMNS`, else 80.
@@ -655,8 +533,7 @@ pub fn terminal_width() -> usize {
 
 /// Puts this thread into the network namespace that a file of `/proc` names.
 pub fn enter_network(space: &std::fs::File) -> io::Result<()> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::setns(space.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+    check(kernel::setns(space.as_raw_fd(), libc::CLONE_NEWNET)).map(drop)
 }
 
 /// Sends a query to sock_diag and gives each packet of the answer to `take`, until that says false.
@@ -667,36 +544,19 @@ pub fn sock_diag(
     /// The kernel never fails to answer; a filter between might.
     static TIMEOUT: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
     let (kind, protocol) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
-    // SAFETY: no pointers.
-    let socket = owned(check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?);
+    let socket = made(kernel::socket(libc::AF_NETLINK, kind, protocol))?;
     let fd = socket.as_raw_fd();
-    // SAFETY: the value is valid for its size.
-    check(unsafe {
-        libc::setsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_RCVTIMEO,
-            (&raw const TIMEOUT).cast(),
-            size_of::<libc::timeval>() as libc::socklen_t,
-        )
-    })?;
-    // SAFETY: request is valid for its length.
-    let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
-    if sent != request.len().cast_signed() {
-        return Err(io::Error::last_os_error());
+    check(kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &TIMEOUT))?;
+    if check(kernel::send(fd, request, 0))? != request.len() {
+        return Err(io::ErrorKind::WriteZero.into());
     }
     let mut packet = vec![0u8; 1 << 16];
     loop {
-        // SAFETY: packet is valid for its length.
-        let n = unsafe { libc::recv(fd, packet.as_mut_ptr().cast(), packet.len(), 0) };
-        if n < 0 {
-            let e = io::Error::last_os_error();
-            if e.kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            return Err(e);
-        }
-        if n == 0 || !take(&packet[..n.unsigned_abs()])? {
+        let n = match kernel::receive(fd, &mut packet, 0) {
+            Err(Errno::EINTR) => continue,
+            got => check(got)?,
+        };
+        if n == 0 || !take(&packet[..n])? {
             return Ok(());
         }
     }

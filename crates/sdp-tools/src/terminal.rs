@@ -4,7 +4,7 @@
 //! content comes back. Signals that would end the program come as an input instead, so that it can
 //! give the terminal back first.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -54,8 +54,7 @@ const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
 
 /// Whether both standard input and output are a terminal.
 pub fn is_terminal() -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::isatty(libc::STDIN_FILENO) == 1 && libc::isatty(libc::STDOUT_FILENO) == 1 }
+    io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 impl Terminal {
@@ -96,10 +95,7 @@ impl Terminal {
     pub fn wait(&self, limit: Duration) -> Input {
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = [poll(libc::STDIN_FILENO), poll(self.signals.as_raw_fd())];
-        let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: fds is valid for two entries.
-        let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, limit) };
-        if ready <= 0 {
+        if !crate::sys::poll(&mut fds, limit).is_ok_and(|ready| ready > 0) {
             return Input::Nothing;
         }
         if fds[1].revents != 0 {
@@ -116,9 +112,7 @@ impl Terminal {
             };
         }
         let mut bytes = [0u8; 16];
-        // SAFETY: bytes is valid for its length.
-        let n = unsafe { libc::read(libc::STDIN_FILENO, bytes.as_mut_ptr().cast(), bytes.len()) };
-        match usize::try_from(n) {
+        match sdp_sys::fd::read(libc::STDIN_FILENO, &mut bytes) {
             Ok(n) if n > 0 => key(&bytes[..n]),
             _ => Input::End,
         }

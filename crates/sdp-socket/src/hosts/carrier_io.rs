@@ -68,9 +68,7 @@ impl Carrier for Socket<'_> {
     }
 
     fn discard(&mut self, len: usize) -> Result<usize, CarrierError> {
-        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-        // SAFETY: with MSG_TRUNC a TCP socket writes nothing.
-        self.heard(unsafe { sys!(libc::SYS_recvfrom, self.fd, 0, len, flags, 0, 0) })
+        self.heard(kernel::discard(self.fd, len, libc::MSG_DONTWAIT))
     }
 
     fn unsent(&mut self) -> Result<usize, CarrierError> {

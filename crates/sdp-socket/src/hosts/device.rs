@@ -19,7 +19,7 @@ use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::Reject;
 use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
 use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
-use sdp_sys::{kernel, section, sys, time::monotonic_ns};
+use sdp_sys::{kernel, section, time::monotonic_ns};
 
 use super::{
     ending,
@@ -199,18 +199,15 @@ fn events() -> i32 {
     if known >= 0 {
         return known;
     }
-    // SAFETY: no pointers.
-    let set = unsafe { sys!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) };
+    let set = kernel::epoll_create1(libc::EPOLL_CLOEXEC);
     let set = set.map_or(-1, |set| process::hide(set as i32));
     EVENTS.store(set, Ordering::Release);
     set
 }
 
 fn watch(set: i32, fd: i32) -> bool {
-    let mut interest = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    let (add, event) = (libc::EPOLL_CTL_ADD, &raw mut interest);
-    // SAFETY: the event structure is readable.
-    process::note_hidden(fd) && unsafe { sys!(libc::SYS_epoll_ctl, set, add, fd, event) }.is_ok()
+    let interest = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    process::note_hidden(fd) && kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &interest).is_ok()
 }
 
 /// Before a sleep: the completion queues signal the next message. Look again afterwards. Fast.
@@ -548,9 +545,7 @@ fn answer(
 
 fn nonce() -> Option<[u8; 8]> {
     let mut bytes = [0u8; 8];
-    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
-    // SAFETY: the bytes outlive the call.
-    let got = unsafe { sys!(libc::SYS_getrandom, at, len, libc::GRND_NONBLOCK) };
+    let got = kernel::random_bytes(&mut bytes, libc::GRND_NONBLOCK);
     (got == Ok(bytes.len())).then_some(bytes)
 }
 
