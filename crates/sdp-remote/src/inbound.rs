@@ -14,7 +14,7 @@ use sdp_proto::{
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 
-use crate::{Carrier, CarrierError, Met, Outbound, Reason, Shared};
+use crate::{Agreement, Carrier, CarrierError, Outbound, Reason, Shared};
 
 mod ahead;
 
@@ -240,7 +240,7 @@ impl Inbound {
         }
     }
 
-    pub(crate) fn begin(&mut self, met: &Met) {
+    pub(crate) fn begin(&mut self, met: &Agreement) {
         let (_, sink) = met.local.halves(&met.remote);
         (self.sink, self.arrival) = (sink, Arrival::new());
         self.meeting = met.number;

@@ -15,7 +15,7 @@
 //! 1. An attempt begins when [`Outbound::may_meet`] and [`Inbound::may_meet`] say so. The end that
 //!    *accepted* the carrier asks ([`Meeting::ask`], [`Host::ask`]); the end that *connected* it listens at
 //!    its own address ([`Host::listen`]) and answers ([`Meeting::answer`], [`Host::accept`]).
-//! 2. With the [`Met`] that comes of it, and both locks, [`begin`]. From here on **all** reading and writing
+//! 2. With the [`Agreement`] that comes of it, and both locks, [`begin`]. From here on **all** reading and writing
 //!    of the carrier goes through [`Inbound`] and [`Outbound`]. (From the first meeting on, for ever,
 //!    unless a half is raw.)
 //! 3. Proofs are written and read by the ordinary calls: [`Outbound::flush`] and [`Inbound::look`] do it
@@ -50,13 +50,13 @@ mod shared;
 pub use carrier::{Carrier, CarrierError, PayloadCarrier};
 pub use host::{Event, Host};
 pub use inbound::{Inbound, InboundCounts, Readable, ReceiveContext, RecvError};
-pub use meeting::{Meeting, MeetingError, Met, Role};
+pub use meeting::{Agreement, Meeting, MeetingError, Role};
 pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait, Writable};
 pub use sdp_guard::identity::{Carrier as Identity, Prefix};
 pub use shared::{Reason, Shared};
 
 /// A new queue pair: both halves begin with it. Both locks are held.
-pub fn begin(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared, met: &Met) {
+pub fn begin(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared, met: &Agreement) {
     shared.begin(met);
     outbound.begin(met);
     inbound.begin(met);

@@ -40,7 +40,7 @@ impl MeetingError {
 
 /// Two ends have found each other; their proofs are still to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Met {
+pub struct Agreement {
     pub(crate) number: u32,
     pub(crate) role: Role,
     /// Of markers that this end writes.
@@ -51,7 +51,7 @@ pub struct Met {
     pub(crate) remote: Remote,
 }
 
-impl Met {
+impl Agreement {
     /// The meeting's number in the life of the connection, from 1.
     pub const fn number(&self) -> u32 {
         self.number
@@ -109,7 +109,7 @@ impl Meeting {
         local: &Local,
         request: &[u8],
         nonce: [u8; 8],
-    ) -> Result<(PrivateData, Met), MeetingError> {
+    ) -> Result<(PrivateData, Agreement), MeetingError> {
         if self.role != Role::Connector {
             return Err(MeetingError::Unexpected);
         }
@@ -131,14 +131,23 @@ impl Meeting {
     ///
     /// # Errors
     /// Disconnect: the process that answered is not the peer.
-    pub fn learn(&mut self, identity: &Identity<'_>, reply: &[u8]) -> Result<Met, MeetingError> {
+    pub fn learn(
+        &mut self,
+        identity: &Identity<'_>,
+        reply: &[u8],
+    ) -> Result<Agreement, MeetingError> {
         let (asked, local) = self.asked.take().ok_or(MeetingError::Unexpected)?;
         let seals = identity.judge_reply(reply, &asked).map_err(MeetingError::Refused)?;
         let remote = Remote::of_hello_ack(reply).map_err(MeetingError::Hello)?;
         self.met(&seals, local, remote)
     }
 
-    fn met(&mut self, seals: &Seals, local: Local, remote: Remote) -> Result<Met, MeetingError> {
+    fn met(
+        &mut self,
+        seals: &Seals,
+        local: Local,
+        remote: Remote,
+    ) -> Result<Agreement, MeetingError> {
         if !remote.lane_messages || !local.lane_messages {
             return Err(MeetingError::Unexpected);
         }
@@ -148,7 +157,7 @@ impl Meeting {
             Role::Acceptor => (seals.from_acceptor, seals.from_connector),
             Role::Connector => (seals.from_connector, seals.from_acceptor),
         };
-        Ok(Met { number, role: self.role, own, peer, local, remote })
+        Ok(Agreement { number, role: self.role, own, peer, local, remote })
     }
 
     /// The attempt came to nothing: refused, unreachable, late.

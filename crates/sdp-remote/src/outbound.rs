@@ -15,7 +15,7 @@ use sdp_rdma::{
 };
 
 use crate::ring::{Nothing, Pieces, fill_ring, ring_pieces};
-use crate::{Carrier, CarrierError, Met, PayloadCarrier, Reason, Role, Shared};
+use crate::{Agreement, Carrier, CarrierError, PayloadCarrier, Reason, Role, Shared};
 
 mod due;
 mod owed;
@@ -175,7 +175,7 @@ pub struct Outbound {
     /// Payload stays on the kernel lane.
     is_kept_off: bool,
     is_inviting: bool,
-    is_invite_told: bool,
+    is_invite_sent: bool,
     /// Since when there was no credit.
     starved_since: Option<u64>,
     /// Messages posted since one asked for a completion, and the oldest that has asked: its number and time.
@@ -239,7 +239,7 @@ impl Outbound {
             is_clean: false,
             is_kept_off: false,
             is_inviting: false,
-            is_invite_told: false,
+            is_invite_sent: false,
             starved_since: None,
             silent: 0,
             signalled: None,
@@ -260,7 +260,7 @@ impl Outbound {
         }
     }
 
-    pub(crate) fn begin(&mut self, met: &Met) {
+    pub(crate) fn begin(&mut self, met: &Agreement) {
         let (source, _) = met.local.halves(&met.remote);
         self.source = source;
         (self.seal, self.role, self.meeting) = (met.own, met.role, met.number);
@@ -268,7 +268,7 @@ impl Outbound {
         self.stage = Stage::Proving;
         self.says = if met.role == Role::Acceptor { SAY_PROOF } else { 0 };
         self.is_proof_written = false;
-        (self.is_inviting, self.is_invite_told) = (false, false);
+        (self.is_inviting, self.is_invite_sent) = (false, false);
         (self.starved_since, self.silent, self.signalled) = (None, 0, None);
         (self.learnt, self.lates) = (0, 0);
         (self.last_signalled, self.last, self.probed) = (0, 0, 0);
@@ -819,13 +819,13 @@ impl Outbound {
         }
         let Some(tx) = io.tx.as_deref_mut() else { return };
         let shared = io.shared;
-        if self.is_inviting && !self.is_invite_told {
+        if self.is_inviting && !self.is_invite_sent {
             let request = LaneRequest { lane: WireLane::Sdp, sequence: shared.followed() };
             let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else { return };
             if !self.post_empty(tx, &outgoing, shared, io.now) {
                 return;
             }
-            self.is_invite_told = true;
+            self.is_invite_sent = true;
         }
         loop {
             let ack: Ack = shared.ack();

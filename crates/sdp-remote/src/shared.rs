@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sdp_guard::{consumer, marker::BadMarker, producer};
 use sdp_proto::{Ack, Exchange, PeerCredit, Violation};
 
-use crate::Met;
+use crate::Agreement;
 
 /// Why a connection must be reset: the peer broke a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Shared {
         self.ack().bufs.into()
     }
 
-    pub(crate) fn begin(&self, met: &Met) {
+    pub(crate) fn begin(&self, met: &Agreement) {
         self.meeting.store(met.number, Ordering::Relaxed);
         self.credit.store(0, Ordering::Relaxed);
         self.owed.store(0, Ordering::Relaxed);

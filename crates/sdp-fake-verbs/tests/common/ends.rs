@@ -11,8 +11,8 @@ use sdp_fabric_verbs::{
 use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::PrivateData;
 use sdp_remote::{
-    Event, Host, Identity, Inbound, Meeting, Met, Outbound, Prefix, ReceiveContext, RecvError,
-    Role, SendContext, SendError, Shared,
+    Agreement, Event, Host, Identity, Inbound, Meeting, Outbound, Prefix, ReceiveContext,
+    RecvError, Role, SendContext, SendError, Shared,
 };
 
 #[path = "../../../sdp-remote/tests/common/stream.rs"]
@@ -138,7 +138,7 @@ impl End {
         self.nonces.to_be_bytes()
     }
 
-    fn begin(&mut self, met: &Met, (tx, rx): (VerbsTx, VerbsRx)) {
+    fn begin(&mut self, met: &Agreement, (tx, rx): (VerbsTx, VerbsRx)) {
         (self.tx, self.rx) = (Some(tx), Some(rx));
         sdp_remote::begin(&mut self.outbound, &mut self.inbound, &self.shared, met);
         self.outbound.invite();

@@ -25,7 +25,7 @@ impl Outbound {
             return false;
         }
         let has_control = self.source.next_control(shared.ack(), shared.exchange().owed()).is_ok();
-        has_control || (self.is_inviting && !self.is_invite_told)
+        has_control || (self.is_inviting && !self.is_invite_sent)
     }
 
     /// True while payload may go by the queue pair both ways and this half owes nothing: a call
@@ -33,7 +33,7 @@ impl Outbound {
     /// send learns the peer's acknowledgements.
     pub fn is_settled(&self, shared: &Shared) -> bool {
         self.is_up(shared)
-            && self.is_invite_told
+            && self.is_invite_sent
             && !self.must_answer(shared)
             && !self.has_backlog()
             && match self.source.next_control(shared.ack(), shared.exchange().owed()) {

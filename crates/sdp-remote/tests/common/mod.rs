@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use sdp_fabric_sim::{SimFabric, SimRx, SimTx, World, WorldOptions};
 use sdp_proto::{Credits, Local};
 use sdp_remote::{
-    Carrier, Event, Host, Identity, Inbound, LeaveError, Leaving, Meeting, Met, Outbound, Prefix,
-    ReceiveContext, RecvError, Role, SendContext, SendError, Shared,
+    Agreement, Carrier, Event, Host, Identity, Inbound, LeaveError, Leaving, Meeting, Outbound,
+    Prefix, ReceiveContext, RecvError, Role, SendContext, SendError, Shared,
 };
 
 pub(crate) use stream::{Check, Random, Tcp, Text, byte_at};
@@ -131,7 +131,7 @@ impl End {
         self.nonces.to_be_bytes()
     }
 
-    fn begin(&mut self, met: &Met, (tx, rx): (SimTx, SimRx)) {
+    fn begin(&mut self, met: &Agreement, (tx, rx): (SimTx, SimRx)) {
         (self.tx, self.rx) = (Some(tx), Some(rx));
         sdp_remote::begin(&mut self.outbound, &mut self.inbound, &self.shared, met);
         self.outbound.invite();

@@ -17,7 +17,7 @@ use sdp_fabric_verbs::{
 };
 use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::Reject;
-use sdp_remote::{Event, Host, Inbound, Met, Outbound, Role};
+use sdp_remote::{Agreement, Event, Host, Inbound, Outbound, Role};
 use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{kernel, section, time::monotonic_ns};
 
@@ -237,7 +237,7 @@ pub(super) fn drain_one(at: usize) -> bool {
             let Some((_, index)) = pair.queue().filter(|(place, _)| *place == at) else { continue };
             let Some(counts) = core.counts(index) else { continue };
             let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
-            if pair.told.swap(now, Ordering::AcqRel) != now
+            if pair.signalled.swap(now, Ordering::AcqRel) != now
                 && let Some(conn) = pair.conn()
             {
                 doorbell::signal_self(conn.index());
@@ -555,7 +555,7 @@ fn may_meet(pair: &Pair, receiving: &Receiving, sending: &Sending) -> bool {
 }
 
 /// The ends have found each other. Under both locks.
-fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Met) {
+fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Agreement) {
     let inbound = receiving.inbound.get_or_insert_with(|| Inbound::new(receiving.moved));
     let outbound = sending.outbound.get_or_insert_with(|| Outbound::new(sending.moved));
     sdp_remote::begin(outbound, inbound, &pair.shared, met);
@@ -580,7 +580,7 @@ fn begun(pair: &Pair, at: usize) {
     pair.receiving(conn, |receiving| {
         let index = receiving.rx.as_ref().map(|rx| rx.index());
         // All that arrives on this queue pair is new, whatever had arrived on the last one.
-        pair.told.store(0, Ordering::Release);
+        pair.signalled.store(0, Ordering::Release);
         pair.set_queue(index.map(|index| (at, index)));
         let Times { retries, rnr_retries, .. } = Times::USUAL;
         places::with_names(at, |core, name, port| {

@@ -95,8 +95,8 @@ pub(super) struct Pair {
     pub(super) is_out: AtomicBool,
     /// Place of the queue pair in the fabric + 1, in the low half, and the device's; 0 none.
     endpoint: AtomicU32,
-    /// Messages that had arrived when a thread was last told.
-    pub(super) told: AtomicU32,
+    /// Messages that had arrived when threads were last signalled.
+    pub(super) signalled: AtomicU32,
     /// It has met, and epoll sets do not know yet.
     pub(super) is_new: AtomicBool,
     /// The carrier is plain TCP, for good.
@@ -213,7 +213,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.next_ns.store(0, Ordering::Relaxed);
         pair.is_out.store(false, Ordering::Relaxed);
         pair.endpoint.store(0, Ordering::Relaxed);
-        pair.told.store(0, Ordering::Relaxed);
+        pair.signalled.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
         for flag in [&pair.is_plain, &pair.is_leaving, &pair.is_forked, &pair.is_copy] {
             flag.store(false, Ordering::Relaxed);
