@@ -123,7 +123,7 @@ pub(super) const SUITES: &[Suite] = &[
         limit_s: 60,
     },
     quick(side_by_side(
-        2,
+        3,
         app(
             "abi-hooks",
             "what libc promises, call by call, with and without the library",
@@ -311,15 +311,18 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
         400,
     )),
-    app(
-        "oracle-hosts",
-        "the same between two hosts: queue pairs break, roads end, devices go",
-        "tests/oracle/test_between.py",
-        &[],
-        300,
-    ),
     side_by_side(
         2,
+        app(
+            "oracle-hosts",
+            "the same between two hosts: queue pairs break, roads end, devices go",
+            "tests/oracle/test_between.py",
+            &[],
+            300,
+        ),
+    ),
+    side_by_side(
+        3,
         app(
             "faults",
             "peers that die, descriptors that change hands, forged memory, limits, hostile users",
@@ -359,7 +362,7 @@ pub(super) const SUITES: &[Suite] = &[
         600,
     ),
     side_by_side(
-        6,
+        5,
         app(
             "cpython",
             "CPython's own tests of sockets and processes: as they are, and with lanes that flip at random",
