@@ -29,7 +29,7 @@ FIRST_MESSAGES = 20
 TOTAL_BYTES = int(os.environ.get("ORACLE_BYTES", "1000000"))
 # Who has the connections. Two processes that use one of them are another matter: docs/known-defects.md, section 2.
 HOLDERS = "one threads numbers"
-FORKS = {"child": "child", "forks": "forks forks threads"}
+FORKS = {"forks": "forks forks threads"}
 ROW = 10
 ROWS = [(at, min(at + ROW, FIRST + SEEDS) - 1) for at in range(FIRST, FIRST + SEEDS, ROW)]
 # Of every five rows the first is played with forks, too.
@@ -121,6 +121,6 @@ def test_stream_between_hosts(hosts, row, trouble, monkeypatch):
 @pytest.mark.parametrize("holders", FORKS)
 @pytest.mark.parametrize("row", FORKED, ids=lambda row: f"{row[0]}-{row[1]}")
 def test_stream_of_fork_children(hosts, row, holders, trouble, monkeypatch):
-    """A child goes on with a connection that has met, or has it from its beginning."""
+    """A child has the connection from its beginning."""
     monkeypatch.setenv("ORACLE_HOLDERS", FORKS[holders])
     play(hosts, row, trouble, is_left_early=True)
