@@ -213,13 +213,10 @@ fn attached_route(held: ConnGuard) -> Route {
 #[inline(never)]
 fn remote_route(held: ConnGuard) -> Route {
     lifecycle::see(&held, held.fd());
-    if hosts::is_guarded_copy(&held) {
-        handover::leave_to(&held, held.fd(), Reason::Shared, NextReader::Copy);
-        if !held.is_current() {
-            return Route::Pass;
-        }
+    match hosts::is_guarded_copy(&held) {
+        true => handover::settle_copy(held).map_or(Route::Pass, Route::Library),
+        false => Route::Library(held),
     }
-    Route::Library(held)
 }
 
 /// `recv`, `recvfrom` (with no address wanted, or on a connected stream), and `read` of a byte or more.

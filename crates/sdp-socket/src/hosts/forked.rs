@@ -25,7 +25,7 @@ use sdp_fabric_verbs::endpoint::VerbsRx;
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, Scatter};
 use sdp_shm::family::Row;
 use sdp_stats::Reason;
-use sdp_sys::time::monotonic_ns;
+use sdp_sys::{time::monotonic_ns, tls};
 
 use super::{
     ending, is_guarded, leaving,
@@ -180,9 +180,51 @@ fn stays(conn: &Conn, pair: &Pair, row: &Row, fd: c_int) -> bool {
 
 /// Before a call on a fork's copy: whether it is to be handed back first. False: that cannot be done, or not yet.
 #[cold]
-pub(super) fn leaves_first(conn: &Conn, pair: &Pair) -> bool {
+fn leaves_first(conn: &Conn, pair: &Pair) -> bool {
     let (Some(row), Some(fd)) = (conn.row(), conn::number_of(conn)) else { return true };
     claim(conn, pair, Use::Leave) && !pair.is_plain() && !stays(conn, pair, row, fd)
+}
+
+/// Whether a fork made this process a copy of a guarded stream.
+pub(crate) fn is_copy(conn: &Conn) -> bool {
+    is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
+}
+
+/// [`is_copy`], of a stream that may have to be handed back.
+pub(crate) fn is_guarded_copy(conn: &Conn) -> bool {
+    is_copy(conn)
+        && !conn.has(Limits::Hostile)
+        && pair::of(conn).is_some_and(|(_, pair)| !pair.is_plain())
+}
+
+/// Whether the next call on [`is_guarded_copy`] hands it back first. May wait for another process that does.
+pub(crate) fn is_to_hand(conn: &Conn) -> bool {
+    is_guarded_copy(conn) && pair::of(conn).is_some_and(|(_, pair)| leaves_first(conn, pair))
+}
+
+/// The right to hand a fork's copy back, which one thread has at a time.
+pub(crate) struct Turn(Option<&'static Pair>);
+
+impl Turn {
+    /// `None`: another thread has it, and the caller should not use the connection meanwhile: a relay
+    /// takes the place of one that no other thread uses.
+    pub(crate) fn take(conn: &Conn) -> Option<Self> {
+        let (_, pair) = pair::of(conn)?;
+        let own = tls::thread_id() as u32;
+        match pair.handing.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Some(Self(Some(pair))),
+            // In a handler of the program, which has interrupted that.
+            Err(holder) => (holder == own).then_some(Self(None)),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(pair) = self.0 {
+            pair.handing.store(0, Ordering::Release);
+        }
+    }
 }
 
 /// Changes the state, whatever forks do to the word meanwhile.
@@ -313,6 +355,8 @@ pub(super) fn parent() {
 pub(super) fn child() {
     for (_, pair) in pair::all() {
         let was_held = pair.is_held.swap(false, Ordering::AcqRel);
+        pair.handing.store(0, Ordering::Relaxed);
+        pair.is_relayed.store(false, Ordering::Relaxed);
         if ending::forget_later(pair) {
             pair.unlock_both();
             continue;

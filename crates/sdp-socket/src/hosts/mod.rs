@@ -56,7 +56,7 @@ mod watch;
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 pub(crate) use ending::settle;
-pub(crate) use forked::has_copies;
+pub(crate) use forked::{Turn, has_copies, is_copy, is_guarded_copy, is_to_hand};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
@@ -64,7 +64,7 @@ pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes,
 use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reach::{consider, unreachable};
-pub(crate) use reader::{Next, Reader};
+pub(crate) use reader::{MakingRelay, Next, Reader};
 use show::{count, count_messages, note_lane, show_credits};
 
 /// Bytes of each direction that are kept for the proof (G9).
@@ -799,18 +799,6 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
     if is_guarded(conn) {
         close(conn, fd);
     }
-}
-
-/// Whether a fork made this process a copy of a guarded stream.
-pub(crate) fn is_copy(conn: &Conn) -> bool {
-    is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
-}
-
-/// Whether the next call on the connection hands such a copy back first. May wait for another process that does.
-pub(crate) fn is_guarded_copy(conn: &Conn) -> bool {
-    is_copy(conn)
-        && !conn.has(Limits::Hostile)
-        && pair::of(conn).is_some_and(|(_, p)| !p.is_plain() && forked::leaves_first(conn, p))
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,

@@ -36,6 +36,8 @@ const LOOKS: u32 = 10_000;
 const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
 const LATE_SLEEP_NS: i64 = 1_000_000;
+/// How long apart a call looks whether a relay has been made.
+const RELAY_SLEEP_NS: i64 = 500_000;
 /// The low half of [`Pair::endpoint`].
 const LOW: usize = 0xffff;
 /// Bytes posted and not acknowledged that a connection can have.
@@ -103,6 +105,10 @@ pub(super) struct Pair {
     is_plain: AtomicBool,
     /// A thread is at handing the stream back.
     pub(super) is_leaving: AtomicBool,
+    /// A relay is about to go on with the stream: calls wait until it does, or the stream is lost.
+    pub(super) is_relayed: AtomicBool,
+    /// The thread that hands a fork's copy back, by its id; 0: none does.
+    pub(super) handing: AtomicU32,
     /// The other end was asked early: how long it is waited for, in monotonic nanoseconds; 0: it
     /// was not.
     pub(super) leave_by: AtomicU64,
@@ -215,9 +221,12 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.signalled.store(0, Ordering::Relaxed);
         pair.is_new.store(false, Ordering::Relaxed);
-        for flag in [&pair.is_plain, &pair.is_leaving, &pair.is_forked, &pair.is_copy] {
+        let flags =
+            [&pair.is_plain, &pair.is_leaving, &pair.is_relayed, &pair.is_forked, &pair.is_copy];
+        for flag in flags {
             flag.store(false, Ordering::Relaxed);
         }
+        pair.handing.store(0, Ordering::Relaxed);
         pair.later.store(0, Ordering::Relaxed);
         pair.leave_by.store(0, Ordering::Relaxed);
         pair.fork.store(0, Ordering::Relaxed);
@@ -354,6 +363,12 @@ impl Pair {
                 return None;
             }
             let locked = self.lock(half)?;
+            if what == Use::Call && self.is_relayed.load(Ordering::Acquire) {
+                // The relay has a copy of both halves, and the carrier. Its maker wants these locks.
+                drop(locked);
+                sdp_sys::time::sleep(RELAY_SLEEP_NS);
+                continue;
+            }
             if self.is_claimed() {
                 return Some(locked);
             }

@@ -36,6 +36,28 @@ const LOOK_NS: i64 = 1_000_000;
 const PIECE: usize = 256 * 1024;
 const UNREAD_MAX: usize = 64 << 20;
 
+/// While a relay is being made that goes on with a stream, until all numbers are the relay's: calls on the connection
+/// wait.
+pub(crate) struct MakingRelay(Option<&'static Pair>);
+
+impl MakingRelay {
+    pub(crate) fn begin(conn: &Conn) -> Self {
+        let pair = pair::of(conn).map(|(_, pair)| pair);
+        if let Some(pair) = pair {
+            pair.is_relayed.store(true, Ordering::Release);
+        }
+        Self(pair)
+    }
+}
+
+impl Drop for MakingRelay {
+    fn drop(&mut self) {
+        if let Some(pair) = self.0 {
+            pair.is_relayed.store(false, Ordering::Release);
+        }
+    }
+}
+
 /// Both halves of a stream that leaves and reads on.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {

@@ -60,6 +60,11 @@ use crate::{
 /// How long one hand-over waits in all for the kernel to take or to deliver bytes. The producer stands
 /// still meanwhile, and waits longer than that.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long a thread waits at most for another one that hands a fork's copy back, and how long apart it looks.
+const TURN_NS: u64 = 15_000_000_000;
+const TURN_SLEEP_NS: i64 = 500_000;
+/// Such sleeps in which that one waits for others to let go of the connection.
+const ALONE_LOOKS: u32 = 100;
 /// How long it may take to get back bytes that were pushed in vain: without them the connection is
 /// lost.
 const ROLL_BACK_NS: u64 = 2_000_000_000;
@@ -117,10 +122,31 @@ pub(crate) fn claim_copy(fd: c_int) {
 fn claim(fd: c_int) {
     if process::is_ours()
         && let Some(conn) = ConnGuard::new(fd, Half::Receive)
-        && hosts::is_guarded_copy(&conn)
     {
-        leave_to(&conn, fd, Reason::Shared, NextReader::Copy);
+        let _ = settle_copy(conn);
     }
+}
+
+/// Before a use of a stream to another host: of a fork's copy it becomes plain TCP, or its number a relay's. One thread of
+/// the process sees to that. The others wait, and do not use the connection meanwhile: a relay takes the place of one that
+/// no other thread uses. `None`: the number names something else now. Slow, where there is something to do.
+pub(crate) fn settle_copy(mut held: ConnGuard) -> Option<ConnGuard> {
+    let (fd, half) = (held.fd(), held.half());
+    let end = monotonic_ns() + TURN_NS;
+    while hosts::is_guarded_copy(&held) {
+        let turn = hosts::Turn::take(&held);
+        if turn.is_some() || monotonic_ns() >= end {
+            if hosts::is_to_hand(&held) {
+                leave_to(&held, fd, Reason::Shared, NextReader::Copy);
+            }
+            drop(turn);
+            return held.is_current().then_some(held);
+        }
+        drop(held);
+        sdp_sys::time::sleep(TURN_SLEEP_NS);
+        held = ConnGuard::new(fd, half)?;
+    }
+    Some(held)
 }
 
 /// Moves a connection to the kernel lane for good, for a reader that knows only the kernel's
@@ -147,6 +173,15 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader)
 
 /// [`leave_to`] of a connection to another host. False: it was reset.
 fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
+    if matches!(next, NextReader::Copy) {
+        // Other threads that were about to use it let go.
+        for _ in 0..ALONE_LOOKS {
+            if conn.users() <= 1 {
+                break;
+            }
+            sdp_sys::time::sleep(TURN_SLEEP_NS);
+        }
+    }
     let may_relay = may_be_replaced(conn, next);
     match hosts::hand_back(conn, fd, reason, may_relay) {
         Handed::Unanswered => {

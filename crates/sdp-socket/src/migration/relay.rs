@@ -45,7 +45,7 @@ use sdp_sys::{
 use crate::{
     conn::{Conn, carrier, publish},
     datapath::reset::reset,
-    hosts::{self, Next, Reader},
+    hosts::{self, MakingRelay, Next, Reader},
     migration::handover::Heap,
     process::{
         self,
@@ -126,6 +126,7 @@ pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     let mut unread = Zeros::private(Reader::ROOM)?;
     let mut buffers = Buffers::new()?;
     let fds = [carrier, other.raw()];
+    let _making = MakingRelay::begin(conn);
     let child = Reader::new(conn, carrier, &mut unread).and_then(|(reader, len)| {
         let [one, another] = reader.memory();
         let kept = [one, another, range(&unread), range(&buffers.0)];
