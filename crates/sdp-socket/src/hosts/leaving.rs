@@ -5,7 +5,9 @@ use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use sdp_fabric_verbs::endpoint::VerbsRx;
-use sdp_remote::{Inbound, LeaveError, Leaving, Outbound, ReceiveContext, RecvError, Wait};
+use sdp_remote::{
+    Inbound, LeaveError, Leaving, Outbound, ReceiveContext, RecvError, SendError, Wait,
+};
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
 use sdp_sys::{
     fd, section,
@@ -354,6 +356,17 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
                 Ok(Leaving::Waits(_))
                 | Err(LeaveError::Receive(RecvError::Cut { .. } | RecvError::Carrier(libc::ENOBUFS))),
             ) => return Handed::Unanswered,
+            // The peer has gone. What it had sent is on the carrier and in receive buffers.
+            Some(Err(LeaveError::Send(SendError::Carrier(_)))) => {
+                let is_read = |Receiving { inbound, .. }: &mut Receiving| {
+                    inbound.as_ref().is_some_and(Inbound::is_plain)
+                };
+                if pair.receiving(conn, is_read) != Some(true) {
+                    return Handed::Unanswered;
+                }
+                pair.become_plain();
+                return Handed::Back;
+            }
             _ => return Handed::Lost,
         }
     }
