@@ -213,7 +213,7 @@ fn attached_route(held: ConnGuard) -> Route {
 #[inline(never)]
 fn remote_route(held: ConnGuard) -> Route {
     lifecycle::see(&held, held.fd());
-    match hosts::is_guarded_copy(&held) {
+    match hosts::is_unsettled(&held) {
         true => handover::settle_copy(held).map_or(Route::Pass, Route::Library),
         false => Route::Library(held),
     }

@@ -190,26 +190,33 @@ pub(crate) fn is_copy(conn: &Conn) -> bool {
     is_guarded(conn) && pair::of(conn).is_some_and(|(_, pair)| pair.is_copy())
 }
 
-/// [`is_copy`], of a stream that may have to be handed back.
-pub(crate) fn is_guarded_copy(conn: &Conn) -> bool {
-    is_copy(conn)
+/// [`is_copy`], of a stream that may have to be handed back; or a relay for the stream is being made.
+pub(crate) fn is_unsettled(conn: &Conn) -> bool {
+    let is_unsettled =
+        |pair: &Pair| pair.is_copy() && !pair.is_plain() || pair.is_relayed.load(Ordering::Acquire);
+    is_guarded(conn)
         && !conn.has(Limits::Hostile)
-        && pair::of(conn).is_some_and(|(_, pair)| !pair.is_plain())
+        && pair::of(conn).is_some_and(|(_, pair)| is_unsettled(pair))
 }
 
-/// Whether the next call on [`is_guarded_copy`] hands it back first. May wait for another process that does.
+/// Whether the next call on a copy hands it back first. May wait for another process that does.
 pub(crate) fn is_to_hand(conn: &Conn) -> bool {
-    is_guarded_copy(conn) && pair::of(conn).is_some_and(|(_, pair)| leaves_first(conn, pair))
+    is_copy(conn)
+        && is_unsettled(conn)
+        && pair::of(conn).is_some_and(|(_, pair)| leaves_first(conn, pair))
 }
 
 /// The right to hand a fork's copy back, which one thread has at a time.
 pub(crate) struct Turn(Option<&'static Pair>);
 
 impl Turn {
-    /// `None`: another thread has it, and the caller should not use the connection meanwhile: a relay
+    /// `None`: another thread has it, or makes a relay, and the caller should not use the connection meanwhile: a relay
     /// takes the place of one that no other thread uses.
     pub(crate) fn take(conn: &Conn) -> Option<Self> {
         let (_, pair) = pair::of(conn)?;
+        if pair.is_relayed.load(Ordering::Acquire) {
+            return None;
+        }
         let own = tls::thread_id() as u32;
         match pair.handing.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Some(Self(Some(pair))),
@@ -302,7 +309,7 @@ pub(super) fn tell(conn: &Conn, pair: &Pair, is_out: bool) {
 /// This process has copies of guarded streams.
 static HAS_COPIES: AtomicBool = AtomicBool::new(false);
 
-/// Whether there may be [`super::is_guarded_copy`] connections. A load.
+/// Whether there may be copies that are not handed back. A load.
 #[inline]
 pub(crate) fn has_copies() -> bool {
     HAS_COPIES.load(Ordering::Relaxed)

@@ -36,7 +36,8 @@ const LOOKS: u32 = 10_000;
 const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
 const LATE_SLEEP_NS: i64 = 1_000_000;
-/// How long apart a call looks whether a relay has been made.
+/// How long a call waits at most for a relay that is being made, and how long apart it looks.
+const RELAY_NS: u64 = 12_000_000_000;
 const RELAY_SLEEP_NS: i64 = 500_000;
 /// The low half of [`Pair::endpoint`].
 const LOW: usize = 0xffff;
@@ -358,6 +359,7 @@ impl Pair {
     /// The half's lock, of a connection that this process has claimed for `what`. `None`: that is
     /// not possible.
     fn lock_claimed(&self, conn: &Conn, half: Half, what: Use) -> Option<Locked<'_>> {
+        let mut end = None;
         loop {
             if !forked::claim(conn, self, what) {
                 return None;
@@ -366,6 +368,9 @@ impl Pair {
             if what == Use::Call && self.is_relayed.load(Ordering::Acquire) {
                 // The relay has a copy of both halves, and the carrier. Its maker wants these locks.
                 drop(locked);
+                if monotonic_ns() >= *end.get_or_insert_with(|| monotonic_ns() + RELAY_NS) {
+                    return None;
+                }
                 sdp_sys::time::sleep(RELAY_SLEEP_NS);
                 continue;
             }

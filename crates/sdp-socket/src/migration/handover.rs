@@ -133,7 +133,7 @@ fn claim(fd: c_int) {
 pub(crate) fn settle_copy(mut held: ConnGuard) -> Option<ConnGuard> {
     let (fd, half) = (held.fd(), held.half());
     let end = monotonic_ns() + TURN_NS;
-    while hosts::is_guarded_copy(&held) {
+    while hosts::is_unsettled(&held) {
         let turn = hosts::Turn::take(&held);
         if turn.is_some() || monotonic_ns() >= end {
             if hosts::is_to_hand(&held) {
