@@ -521,9 +521,15 @@ def test_all_are_asked_before_one_is_waited_for(hosts, how):
     assert report["fabrics"]["verbs"] == 3 and by_sdp(report) > 3 * 40_000, report
 
 
+LATE = [
+    (how, unread, end)
+    for unread, end in [(30_000, "no"), (400_000, "no"), (30_000, "before"), (30_000, "while")]
+    for how in ["exec", "pass", "child-late", "child-close"]
+] + [("child-both", 30_000, "no"), ("child-both", 30_000, "before")]
+
+
 @pytest.mark.integrity
-@pytest.mark.parametrize("how", ["exec", "pass", "child-late", "child-close"])
-@pytest.mark.parametrize(("unread", "end"), [(30_000, "no"), (400_000, "no"), (30_000, "before"), (30_000, "while")])
+@pytest.mark.parametrize(("how", "unread", "end"), LATE)
 def test_a_new_holder_of_a_stream_whose_other_end_does_not_answer(hosts, monkeypatch, how, unread, end):
     """The client is somewhere else until the new holder has what was unread, and has answered it; or it has ended its stream. A
     relay reads the markers, also after the process that made it has gone."""

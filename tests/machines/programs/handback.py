@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 ROUNDS = 120
@@ -176,8 +177,8 @@ def serve(port, how, at):
         if child == 0:
             if how == "child-exec":
                 become("go-on", sock)
-            if how in ("child-late", "child-close", "child-full"):
-                go_on(sock.detach())
+            if how in ("child-late", "child-close", "child-full", "child-both"):
+                go_on(sock.detach(), is_at_once=how == "child-both")
                 os._exit(0)
             if how == "child-later":
                 time.sleep(0.5)
@@ -203,7 +204,7 @@ def serve(port, how, at):
             os.write(told[1], b"!")
         if how == "child-close":
             time.sleep(0.5)  # the child's call is under way
-        if how not in ("child-waits", "child-late", "child-full", *READY):
+        if how not in ("child-waits", "child-late", "child-full", "child-both", *READY):
             sock.close()
         assert os.waitpid(child, 0)[1] == 0
 
@@ -220,12 +221,26 @@ def late():
     return path, random.Random(8).randbytes(int(count))
 
 
-def go_on(fd):
+def go_on(fd, is_at_once=False):
+    """With `is_at_once` the first two calls on it are of two threads."""
     sock = socket.socket(fileno=fd)
     if LATE:
         path, unread = late()
+        begin = threading.Barrier(2)
+        done = []
+
+        def send_tail():
+            begin.wait()
+            sock.sendall(TAIL)
+            done.append(len(TAIL))
+
+        thread = threading.Thread(target=send_tail)
+        if is_at_once:
+            thread.start()
+            begin.wait()
         assert take(sock, len(unread)) == unread
-        sock.sendall(TAIL)
+        thread.join() if is_at_once else sock.sendall(TAIL)
+        assert done == [len(TAIL)] * is_at_once
         open(path, "x", encoding="ascii").close()
     answer(sock)
     sock.close()
