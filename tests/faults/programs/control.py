@@ -5,19 +5,15 @@ Each message is followed by a wake byte on the carrier, for the other end has no
 """
 
 import functools
-import json
-import os
 import socket
 import struct
-import subprocess
-import sys
 import time
 
 import ends
 from ends import exactly, main
 from standin import (
     ATTACHED, CONTROL, END_BYTES, ENDS, ENTRIES, HALF_BYTES, HALVES, LANE, MESSAGE, ON_SDP, PREFIX, READ, RING, SENT, SWITCHES,
-    TAIL, TRUSTS, StandIn,
+    TAIL, TRUSTS, StandIn, answer,
 )
 
 TABLE = {}
@@ -264,20 +260,7 @@ def stand_in(name, port):
 @scenario
 def against(name):
     """The process with it: sends back what it gets, until the end."""
-    listener = ends.listener()
-    words = [sys.executable, __file__, "stand_in", name, str(listener.getsockname()[1])]
-    env = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as child:
-        sock, _ = listener.accept()
-        told = "end"
-        try:
-            while data := exactly(sock, MESSAGE):
-                sock.sendall(data)
-        except ConnectionResetError:
-            told = "reset"
-        sock.close()
-        said, _ = child.communicate(timeout=50)
-    return {**json.loads(said), "told": told} if child.returncode == 0 else {"failed": child.returncode}
+    return answer(__file__, name)
 
 
 if __name__ == "__main__":
