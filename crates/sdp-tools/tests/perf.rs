@@ -257,6 +257,14 @@ fn one_who_asks_for_something_else_is_sent_away_and_the_next_one_served() {
             "{hello}{{\"start\":{{\"kind\":\"{kind}\",\"size\":{size},\"connections\":1,\"epoll\":false}}}}\n"
         )
     };
+    // Who has heard the last word is not told that the measurement still runs.
+    for turn in 0..300 {
+        let mut stream = TcpStream::connect(&serving.at).unwrap();
+        stream.write_all(format!("{hello}\"cpu\"\n").as_bytes()).unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        assert!(lines.next().unwrap().unwrap().contains("hello"), "{turn}");
+        assert!(lines.next().unwrap().unwrap().contains("not its turn"), "{turn}");
+    }
     until("GET / HTTP/1.0\r\n\r\n", &str::is_empty);
     until(&"x".repeat(100_000), &str::is_empty);
     until("\"cpu\"\n", &str::is_empty);

@@ -84,16 +84,16 @@ pub fn main(options: &Options) -> Result<(), Failure> {
         let env = Arc::clone(&env);
         // Without a thread the closure goes, and its `free` with it.
         let _ = std::thread::Builder::new().name("session".into()).spawn(move || {
-            let _free = free;
             let who = stream.peer_addr();
-            if let (Err(why), Ok(who)) = (session(stream, &env), who) {
+            if let (Err(why), Ok(who)) = (session(stream, &env, free), who) {
                 crate::print(&format!("{who}: {}\n", super::talk::printable(&why.to_string())));
             }
         });
     }
 }
 
-/// The next measurement may begin when this one's goes.
+/// The next measurement may begin when this one's goes. It goes before the last word is said: who
+/// has heard that may ask for the next one at once.
 struct Free(Arc<AtomicBool>);
 
 impl Drop for Free {
@@ -154,7 +154,7 @@ impl Serving {
 }
 
 /// A client, from hello to end.
-fn session(stream: TcpStream, env: &Environment) -> io::Result<()> {
+fn session(stream: TcpStream, env: &Environment, free: Free) -> io::Result<()> {
     let canonical = |at: SocketAddr| match at.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), 0),
         IpAddr::V6(_) => at,
@@ -188,6 +188,7 @@ fn session(stream: TcpStream, env: &Environment) -> io::Result<()> {
             (Request::Cpu, Some(serving)) => serving.cpu_ns().map(Answer::Cpu),
             (Request::End, Some(_)) => {
                 let counted = serving.take().map(Serving::end).unwrap_or_default();
+                drop(free);
                 return talk.say(&Answer::End(counted));
             }
             _ => Err(Failure("that was not its turn".into())),
@@ -195,6 +196,7 @@ fn session(stream: TcpStream, env: &Environment) -> io::Result<()> {
         match answer {
             Ok(answer) => talk.say(&answer)?,
             Err(why) => {
+                drop((serving, free));
                 talk.say(&Answer::Refused(why.0.clone()))?;
                 return Err(io::Error::other(why));
             }
