@@ -18,7 +18,7 @@ use sdp_fabric_verbs::{
 use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::Reject;
 use sdp_remote::{Agreement, Event, Host, Inbound, Outbound, Role};
-use sdp_stats::{Direction, Fabric, Reason, page::DEVICE_LEN, trace::Kind};
+use sdp_stats::{Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{kernel, section, time::monotonic_ns};
 
 use super::{
@@ -621,7 +621,7 @@ fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
         let was_on_sdp = outbound.is_on_sdp();
         outbound.link_died(&pair.shared);
         let is_on_sdp = outbound.is_on_sdp();
-        super::note_lane(conn, Direction::Send, was_on_sdp, is_on_sdp, &pair.shared);
+        super::note_lane(conn, was_on_sdp, is_on_sdp, &pair.shared);
         publish::record(conn, Kind::LaneLost, None, None, Some(Fabric::Verbs));
         publish::parted(conn);
         let halves = (receiving.rx.take(), sending.tx.take());

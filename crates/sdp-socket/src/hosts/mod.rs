@@ -65,7 +65,7 @@ use look::{has_messages, is_cut_for_good, spin};
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reach::{consider, unreachable};
 pub(crate) use reader::{MakingRelay, Next, Reader};
-use show::{count, count_messages, note_lane, show_credits};
+use show::{count, count_messages, note_arrival, note_lane, show_credits};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
@@ -393,7 +393,7 @@ fn send_once(
             outbound.allow_sdp();
         }
         let by_sdp = (outbound.counts().bytes - before.bytes) as usize;
-        note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         if by_sdp != 0 {
             count(conn, Direction::Send, StatsLane::Sdp, by_sdp);
             let messages = outbound.counts().messages - before.messages;
@@ -542,7 +542,7 @@ fn receive_once(
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     pair.receiving_for(conn, Use::Call, |receiving| {
-        let Receiving { prefix, moved, inbound, rx, cut_ns, .. } = receiving;
+        let Receiving { prefix, moved, inbound, rx, cut_ns, is_shown, .. } = receiving;
         let guarded = inbound.as_mut().filter(|inbound| !pair.is_plain() && !inbound.is_plain());
         let Some(inbound) = guarded else {
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
@@ -564,7 +564,7 @@ fn receive_once(
             count(conn, Direction::Receive, StatsLane::Kernel, n);
             return Ok(n);
         };
-        let (before, was_on_sdp) = (inbound.counts(), inbound.is_on_sdp());
+        let before = inbound.counts();
         if pair.is_carrier_due.load(Ordering::Relaxed) {
             pair.is_carrier_due.store(false, Ordering::Relaxed);
             inbound.expect_carrier();
@@ -594,7 +594,8 @@ fn receive_once(
             got => got,
         };
         let after = inbound.counts();
-        note_lane(conn, Direction::Receive, was_on_sdp, inbound.is_on_sdp(), &pair.shared);
+        let has_read_carrier = after.carrier_bytes != before.carrier_bytes;
+        note_arrival(conn, is_shown, inbound.is_on_sdp(), has_read_carrier, &pair.shared);
         count_messages(conn, Direction::Receive, after.messages - before.messages, 0);
         if !peeks {
             let by_sdp = (after.bytes - before.bytes) as usize;
@@ -699,7 +700,7 @@ fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
         let mut socket = Socket::new(conn, fd);
         let mut io = pair.context(tx.as_mut(), &mut socket, ring);
         let next = outbound.tend(&mut io);
-        note_lane(conn, Direction::Send, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         Some(next)
     })??;
     match next {

@@ -58,6 +58,8 @@ pub(super) struct Receiving {
     pub(super) copied: Option<ManuallyDrop<VerbsRx>>,
     /// Since when the carrier has ended while the stream was on SDP, in nanoseconds; 0: it has not.
     pub(super) cut_ns: u64,
+    /// Tools see it on the queue pair ([`super::show`]).
+    pub(super) is_shown: bool,
 }
 
 /// The sending half.
@@ -199,6 +201,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             rx: None,
             copied: None,
             cut_ns: 0,
+            is_shown: false,
         };
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt {

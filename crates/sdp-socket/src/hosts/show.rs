@@ -8,25 +8,50 @@ use sdp_stats::{Counter, Direction, Fabric, Lane as StatsLane, Reason, Verdict};
 
 use crate::conn::{self, Conn, Half, carrier, publish};
 
-/// A half has changed its lane.
+/// The sending half may have changed its lane.
 pub(super) fn note_lane(
     conn: &Conn,
-    direction: Direction,
     was_on_sdp: bool,
     is_on_sdp: bool,
     shared: &sdp_remote::Shared,
 ) {
     match (was_on_sdp, is_on_sdp) {
-        (false, true) => publish::half_promoted_by(conn, direction, Fabric::Verbs),
-        // A peer that has ended its stream and then its queue pair has gone: nothing is lost.
-        (true, false)
-            if shared.is_link_dead() && conn::number_of(conn).is_none_or(carrier::is_over) => {}
-        (true, false) => {
-            let reason = if shared.is_link_dead() { Reason::LaneLost } else { Reason::Credit };
-            publish::half_demoted(conn, direction, reason);
-        }
+        (false, true) => publish::half_promoted_by(conn, Direction::Send, Fabric::Verbs),
+        (true, false) => note_demotion(conn, Direction::Send, shared),
         _ => {}
     }
+}
+
+/// The receiving half may have changed its lane, in any call; `is_shown`: the lane that tools see. A half leaves a queue
+/// pair that lives for want of credit when payload comes by the carrier (`has_read_carrier`): its end alone is none.
+pub(super) fn note_arrival(
+    conn: &Conn,
+    is_shown: &mut bool,
+    is_on_sdp: bool,
+    has_read_carrier: bool,
+    shared: &sdp_remote::Shared,
+) {
+    match (*is_shown, is_on_sdp) {
+        (false, true) => publish::half_promoted_by(conn, Direction::Receive, Fabric::Verbs),
+        (true, false) if has_read_carrier || is_lost(shared) => {
+            note_demotion(conn, Direction::Receive, shared);
+        }
+        _ => return,
+    }
+    *is_shown = is_on_sdp;
+}
+
+fn note_demotion(conn: &Conn, direction: Direction, shared: &sdp_remote::Shared) {
+    let reason = if is_lost(shared) { Reason::LaneLost } else { Reason::Credit };
+    // A peer that has ended its stream and then its queue pair has gone: nothing is lost.
+    if reason == Reason::Credit || !conn::number_of(conn).is_none_or(carrier::is_over) {
+        publish::half_demoted(conn, direction, reason);
+    }
+}
+
+/// The queue pair is dead, or was destroyed: a half may hear of it by a marker that comes later.
+fn is_lost(shared: &sdp_remote::Shared) -> bool {
+    shared.is_link_dead() || !shared.has_link()
 }
 
 /// Bytes that a half has moved by a lane.
