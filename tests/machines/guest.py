@@ -106,9 +106,13 @@ class Command:
         """A file of the command on this side."""
         return self.guest.control / f"{self.number}.{kind}"
 
+    def is_over(self):
+        """Whether it has ended."""
+        return self.file("status").exists()
+
     def wait(self, limit_s=60):
         """Waits for the end."""
-        self.guest.wait_for(lambda: self.file("status").exists(), limit_s, f"{self.file('sh').read_text()!r}")
+        self.guest.wait_for(self.is_over, limit_s, f"{self.file('sh').read_text()!r}")
         status = int(self.file("status").read_text() or -1)
         return Done(status, self.file("out").read_bytes(), self.file("err").read_bytes())
 

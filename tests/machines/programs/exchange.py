@@ -2,13 +2,14 @@
 
     exchange.py serve PORT [--family 6] [--async] [--fork]
     exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--async]
-        [--pause-file F] [--pace S] [--pace-until F] [--reads-first] [--in-turn]
+        [--pause-file F] [--pace S] [--pace-until F] [--until F] [--reads-first] [--in-turn]
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
 number of requests and ends, too. With `--pause-file` the client makes the file when all its connections
 have a third of their rounds behind them, and they wait until it is gone. With `--pace` so many seconds
-pass between two rounds from there on, until there is the file of `--pace-until`. With `--reads-first`
+pass between two rounds from there on, until there is the file of `--pace-until`. With `--until` more
+rounds than N follow as long as there is no such file. With `--reads-first`
 it is the sending thread that waits, while the reading one (of blocking sockets) is in its receive. Of
 several addresses behind commas each connection takes the next. With `--in-turn` a connection begins when
 the one before has ended.
@@ -17,6 +18,7 @@ the one before has ended.
 import argparse
 import asyncio
 import hashlib
+import itertools
 import os
 import random
 import socket
@@ -26,6 +28,7 @@ import threading
 import time
 
 LIMIT_S = 100
+UNTIL_LIMIT_S = 300
 
 
 def take(connection, count):
@@ -58,7 +61,11 @@ def serve_one(connection):
 def bodies(options, which):
     """The payload of each round, drawn from a fixed seed."""
     draw = random.Random(which)
-    for _ in range(options.rounds):
+    end = time.monotonic() + UNTIL_LIMIT_S
+    for at in itertools.count():
+        goes_on = options.until and not os.path.exists(options.until) and time.monotonic() < end
+        if at >= options.rounds and not goes_on:
+            return
         yield draw.randbytes(draw.randint(1, options.size))
 
 
@@ -91,6 +98,7 @@ def pace_s(options, at):
 def ask_one(options, which, pause):
     addresses = options.address.split(",")
     with socket.create_connection((addresses[which % len(addresses)], options.port)) as connection:
+        served = 0
         for at, body in enumerate(bodies(options, which)):
             def rest(at=at):
                 for step in pause.steps(at):
@@ -110,9 +118,10 @@ def ask_one(options, which, pause):
             answer = take(connection, 32 + len(body))
             sender.join()
             assert answer[32:] == body and answer[:32] == hashlib.sha256(body).digest(), (which, at, len(answer))
+            served = at + 1
         connection.shutdown(socket.SHUT_WR)
         end = take(connection, 5)
-        assert end == struct.pack("!I", options.rounds), end
+        assert end == struct.pack("!I", served), (served, end)
 
 
 async def serve_async(reader, writer):
@@ -134,6 +143,7 @@ async def serve_async(reader, writer):
 async def ask_async(options, which, pause):
     addresses = options.address.split(",")
     reader, writer = await asyncio.open_connection(addresses[which % len(addresses)], options.port)
+    served = 0
     for at, body in enumerate(bodies(options, which)):
         for step in pause.steps(at):
             await asyncio.sleep(step)
@@ -141,8 +151,9 @@ async def ask_async(options, which, pause):
         writer.write(struct.pack("!I", len(body)) + body)
         answer = await reader.readexactly(32 + len(body))
         assert answer[32:] == body and answer[:32] == hashlib.sha256(body).digest(), (which, at)
+        served = at + 1
     writer.write_eof()
-    assert await reader.read(5) == struct.pack("!I", options.rounds)
+    assert await reader.read(5) == struct.pack("!I", served)
     writer.close()
     await writer.wait_closed()
 
@@ -164,6 +175,7 @@ def main():
     ask.add_argument("--pause-file")
     ask.add_argument("--pace", type=float, default=0)
     ask.add_argument("--pace-until")
+    ask.add_argument("--until")
     ask.add_argument("--reads-first", action="store_true")
     ask.add_argument("--in-turn", action="store_true")
     ask.add_argument("--async", dest="is_async", action="store_true")
