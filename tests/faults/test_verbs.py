@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -40,7 +41,7 @@ IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
 OPENING = "OpenManager Query DeviceList OpenDevice AllocPd RegMr CreateChannel CreateCq CreateSrq".split()
 # Without these no ping arrives.
 PINGS = "OpenManager CreateSrq Connect CreateQp ToRtr PostSend Poll OpenDevice AllocPd RegMr CreateCq ToInit ToRts".split()
-RETRIES_EXCEEDED, EIO, ENOMEM = 12, 5, 12
+RETRIES_EXCEEDED, EIO, ENOMEM, ECONNRESET = 12, 5, 12, 104
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0,
@@ -575,3 +576,27 @@ def test_a_client_is_killed(hosts):
     server.communicate(timeout=LIMIT_S)
     report = json.loads(hosts.path.joinpath("server.json").read_text())
     assert report["fabrics"]["verbs"] == 2, report
+
+
+@pytest.mark.integrity
+def test_what_a_sender_that_is_killed_may_lose(hosts):
+    """Its reader has the first bytes of the stream, and is told of a loss: the end of a stream comes only where every byte
+    did that a call had taken, as over TCP."""
+    program, enough, accepted = PROGRAM.with_name("killed.py"), hosts.path / "enough", hosts.path / "accepted"
+    server = hosts.start(0, "server", "serve", PORT, enough, program=program)
+    hosts.listens()
+    for size in (100, 4000, 60_000):
+        killed = hosts.start(1, "client", "send", ADDRESSES[0], PORT, size, accepted, program=program)
+        hosts.pause("enough").unlink()
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+        got, error = map(int, server.stdout.readline().split())
+        taken = int.from_bytes(accepted.read_bytes(), sys.byteorder)
+        accepted.unlink()
+        print(size, taken, got, error)
+        assert error == ECONNRESET or (error == 0 and got >= taken), (size, taken, got, error)
+        assert got >= 300_000, got
+    os.killpg(server.pid, signal.SIGTERM)
+    server.communicate(timeout=LIMIT_S)
+    report = json.loads(hosts.path.joinpath("server.json").read_text())
+    assert report["fabrics"]["verbs"] == 3 and by_sdp(report) > 3 * 100_000, report
