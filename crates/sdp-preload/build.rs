@@ -32,6 +32,9 @@ fn main() {
         let folder = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
         println!("cargo::rustc-cdylib-link-arg=-Wl,--no-rosegment");
         println!("cargo::rustc-cdylib-link-arg=-Wl,-T,{folder}/layout.ld");
+        // From glibc 2.35 on the loader puts the library at a multiple of this: at the beginning of a
+        // group of pages that the kernel maps at a time.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,max-page-size=65536");
     } else {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,noseparate-code");
     }

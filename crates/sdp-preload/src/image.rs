@@ -5,7 +5,7 @@
 //! microseconds, whatever its size. So the socket layer has data and zeros exchanged, before the
 //! first connection, for anonymous memory with the same bytes, which the kernel joins with private
 //! memory of the loader's that lies behind: the gap that the loader left there, because the library
-//! begins at a multiple of 64 KiB (`layout.ld`), is filled for that. A program without connections
+//! begins at a multiple of 64 KiB (`build.rs`), is filled for that. A program without connections
 //! pays nothing. Some processes are left as they are: one with several threads or locked memory,
 //! one on a machine for which the few instructions that may not look at data were not written, and
 //! one on a kernel that takes a mapping away before it knows whether there may be a new one.
