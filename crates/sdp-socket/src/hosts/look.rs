@@ -64,7 +64,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         return Some(conn::number_of(conn).map_or(Found::End, |fd| look_plainly(conn, fd)));
     }
     let found = pair.try_receiving(conn, |receiving| {
-        let Receiving { inbound, rx, cut_ns, is_shown, .. } = receiving;
+        let Receiving { inbound, rx, cut_ns, shown, .. } = receiving;
         // It has not met: only the kernel's word counts.
         let (Some(inbound), Some(fd)) = (inbound.as_mut(), conn::number_of(conn)) else {
             return Found::Nothing;
@@ -78,7 +78,7 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         if inbound.has_return() && take_return(conn, pair, inbound, fd) {
             found = inbound.look(&mut io);
         }
-        note_arrival(conn, is_shown, inbound.is_on_sdp(), false, &pair.shared);
+        note_arrival(conn, shown, inbound.is_on_sdp(), false, &pair.shared);
         match found {
             Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
             Ok(Readable::End) | Err(_) => Found::End,

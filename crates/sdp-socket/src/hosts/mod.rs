@@ -542,7 +542,7 @@ fn receive_once(
     let Some((_, pair)) = pair::of(conn) else { return Err(RecvError::Carrier(libc::EBADF)) };
     let (peeks, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     pair.receiving_for(conn, Use::Call, |receiving| {
-        let Receiving { prefix, moved, inbound, rx, cut_ns, is_shown, .. } = receiving;
+        let Receiving { prefix, moved, inbound, rx, cut_ns, shown, .. } = receiving;
         let guarded = inbound.as_mut().filter(|inbound| !pair.is_plain() && !inbound.is_plain());
         let Some(inbound) = guarded else {
             let got = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
@@ -595,7 +595,7 @@ fn receive_once(
         };
         let after = inbound.counts();
         let has_read_carrier = after.carrier_bytes != before.carrier_bytes;
-        note_arrival(conn, is_shown, inbound.is_on_sdp(), has_read_carrier, &pair.shared);
+        note_arrival(conn, shown, inbound.is_on_sdp(), has_read_carrier, &pair.shared);
         count_messages(conn, Direction::Receive, after.messages - before.messages, 0);
         if !peeks {
             let by_sdp = (after.bytes - before.bytes) as usize;

@@ -18,6 +18,7 @@ use sdp_sys::{section, time::monotonic_ns};
 use super::{
     carrier_io::Socket,
     forked::{self, Use},
+    show::Shown,
     watch::Watch,
 };
 use crate::{
@@ -58,8 +59,7 @@ pub(super) struct Receiving {
     pub(super) copied: Option<ManuallyDrop<VerbsRx>>,
     /// Since when the carrier has ended while the stream was on SDP, in nanoseconds; 0: it has not.
     pub(super) cut_ns: u64,
-    /// Tools see it on the queue pair ([`super::show`]).
-    pub(super) is_shown: bool,
+    pub(super) shown: Shown,
 }
 
 /// The sending half.
@@ -201,7 +201,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             rx: None,
             copied: None,
             cut_ns: 0,
-            is_shown: false,
+            shown: Shown::Tcp,
         };
         let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
         let attempt = Attempt {

@@ -17,32 +17,47 @@ pub(super) fn note_lane(
 ) {
     match (was_on_sdp, is_on_sdp) {
         (false, true) => publish::half_promoted_by(conn, Direction::Send, Fabric::Verbs),
-        (true, false) => note_demotion(conn, Direction::Send, shared),
+        (true, false) => note_demotion(conn, Direction::Send, is_lost(shared)),
         _ => {}
     }
 }
 
-/// The receiving half may have changed its lane, in any call; `is_shown`: the lane that tools see. A half leaves a queue
-/// pair that lives for want of credit when payload comes by the carrier (`has_read_carrier`): its end alone is none.
+/// The lane of a receiving half that tools see.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Tcp,
+    QueuePair,
+    /// The queue pair, which was lost: no payload has come by the carrier since.
+    LostQueuePair,
+}
+
+/// The receiving half may have changed its lane, in any call. It is off the queue pair when payload comes by the carrier
+/// (`has_read_carrier`): a stream that ends goes there, too, and neither lost its lane nor wanted credit.
 pub(super) fn note_arrival(
     conn: &Conn,
-    is_shown: &mut bool,
+    shown: &mut Shown,
     is_on_sdp: bool,
     has_read_carrier: bool,
     shared: &sdp_remote::Shared,
 ) {
-    match (*is_shown, is_on_sdp) {
-        (false, true) => publish::half_promoted_by(conn, Direction::Receive, Fabric::Verbs),
-        (true, false) if has_read_carrier || is_lost(shared) => {
-            note_demotion(conn, Direction::Receive, shared);
+    if is_on_sdp {
+        if *shown == Shown::Tcp {
+            publish::half_promoted_by(conn, Direction::Receive, Fabric::Verbs);
         }
-        _ => return,
+        *shown = Shown::QueuePair;
+    } else if *shown != Shown::Tcp {
+        let is_lost = is_lost(shared) || *shown == Shown::LostQueuePair;
+        if has_read_carrier {
+            note_demotion(conn, Direction::Receive, is_lost);
+            *shown = Shown::Tcp;
+        } else if is_lost {
+            *shown = Shown::LostQueuePair;
+        }
     }
-    *is_shown = is_on_sdp;
 }
 
-fn note_demotion(conn: &Conn, direction: Direction, shared: &sdp_remote::Shared) {
-    let reason = if is_lost(shared) { Reason::LaneLost } else { Reason::Credit };
+fn note_demotion(conn: &Conn, direction: Direction, is_lost: bool) {
+    let reason = if is_lost { Reason::LaneLost } else { Reason::Credit };
     // A peer that has ended its stream and then its queue pair has gone: nothing is lost.
     if reason == Reason::Credit || !conn::number_of(conn).is_none_or(carrier::is_over) {
         publish::half_demoted(conn, direction, reason);
