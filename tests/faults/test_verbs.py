@@ -205,7 +205,12 @@ def by_sdp(report):
 def test_every_byte(hosts, options):
     """Blocking, through epoll, and in a child for each connection; nothing of a client is left at the server."""
     server = hosts.serve(*options)
-    hosts.every_byte(hosts.ask("--rounds", 120, "--connections", 2, *(options if "--async" in options else ())))
+    have_met = hosts.path / "met"
+    pace = "--rounds", 450, "--connections", 2, "--pace", 0.05, "--pace-until", have_met
+    client = hosts.ask(*pace, *(options if "--async" in options else ()))
+    hosts.wait(lambda live: live["qps"] == 4)
+    have_met.touch()
+    hosts.every_byte(client)
     hosts.leave_nothing()
     client, server = hosts.stop(server)
     for report in (client, server):
@@ -358,10 +363,11 @@ def queue_pairs(of):
 def test_what_is_told_of_queue_pairs(hosts):
     """Numbers that are each other's, credits, and the device."""
     server = hosts.serve()
-    client = hosts.ask("--rounds", 240, "--connections", 2, "--pause-file", hosts.path / "pause")
-    pause = hosts.pause()
-    shown = queue_pairs([server, client])
-    assert len(shown) == 2 and all(len(pairs) == 2 for _, pairs in shown), shown
+    client = hosts.ask("--rounds", 60, "--connections", 2, "--pace", 0.02, "--until", hosts.path / "enough")
+    end = time.monotonic() + LIMIT_S
+    have_met = lambda pairs: len(pairs) == 2 and all(pair["own_credits"] and pair["peer_credits"] for pair in pairs)
+    while not (len(shown := queue_pairs([server, client])) == 2 and all(have_met(pairs) for _, pairs in shown)):
+        assert client.poll() is None and time.monotonic() < end, shown
     one, other = ({(p["number"], p["peer_number"]) for p in pairs} for _, pairs in shown)
     assert one == {(peer, number) for number, peer in other}, shown
     for process, pairs in shown:
@@ -373,7 +379,7 @@ def test_what_is_told_of_queue_pairs(hosts):
         assert process["device"]["name"] in text, text
         for pair in pairs:
             assert f"queue pair {pair['number']} to {pair['peer_number']}" in " ".join(text.split()), text
-    pause.unlink()
+    (hosts.path / "enough").touch()
     hosts.every_byte(client)
     hosts.stop(server)
 
