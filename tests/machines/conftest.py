@@ -1,5 +1,8 @@
 """Guests for the tests of this folder, each booted once."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from machines.guest import Guest, Pair
@@ -25,15 +28,21 @@ def booted(machine):
         machine.close()
 
 
+@pytest.fixture(scope="session", name="folder")
+def _folder():
+    """A folder that every user of a guest can enter. None of pytest's: each session of pytest on this machine closes the one
+    above those to all but its own user."""
+    with tempfile.TemporaryDirectory(prefix="sdp-machines-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
 @pytest.fixture(scope="session", name="pair")
-def _pair(ladder, kernel, tmp_path_factory):
-    """Two guests with soft-RoCE devices on one wire. (The library is copied before they boot.)"""
-    assert ladder.artifacts.sdp
-    # A guest remembers modes of folders that it has looked at: what every user is to enter is opened before.
-    base = tmp_path_factory.getbasetemp()
-    for path in (base, *base.parents):
-        if str(path).startswith("/tmp/"):
-            path.chmod(path.stat().st_mode | 0o055)
+def _pair(ladder, kernel, folder):
+    """Two guests with soft-RoCE devices on one wire. (The library is copied before they boot, and the folder made: a guest
+    remembers modes of folders that it has looked at.)"""
+    assert ladder.artifacts.sdp and folder
     yield from booted(Pair(kernel))
 
 

@@ -49,11 +49,9 @@ class Exchange:
 
     def ends(self):
         """The ends of its connections as `sdp stat` shows them now: the client's, then the server's."""
-        shown = []
-        for guest in (self.pair.b, self.pair.a):
-            processes = json.loads(guest.run([self.sdp, "stat", "--json"]).out)["processes"]
-            shown += [one for process in processes for one in process["connections"] if one["role"] != "listener"]
-        return shown
+        asked = [guest.start([self.sdp, "stat", "--json"]) for guest in (self.pair.b, self.pair.a)]
+        processes = [process for stat in asked for process in json.loads(stat.wait().out)["processes"]]
+        return [one for process in processes for one in process["connections"] if one["role"] != "listener"]
 
     def until(self, holds, asked):
         """Waits until something holds for each end of the one connection, while the client goes on; what they are then."""

@@ -29,18 +29,18 @@ http {{
 """
 
 
-def opened(folder):
-    """The folder, which every user of a guest can read."""
-    for path in (folder, *folder.parents):
-        if str(path).startswith("/tmp/"):
-            path.chmod(path.stat().st_mode | 0o055)
-    return folder
+def made(folder, name):
+    """A folder in the tests' own, which every user of a guest can read."""
+    path = folder / name
+    path.mkdir()
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture(scope="module", name="cluster")
-def _cluster(tmp_path_factory):
+def _cluster(folder):
     """A database cluster, made here; what a guest writes goes to a copy of its own."""
-    data = opened(tmp_path_factory.mktemp("cluster")) / "data"
+    data = made(folder, "cluster") / "data"
     data.mkdir()
     subprocess.run(["chown", "postgres", data], check=True)
     words = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", PROGRAMS / "initdb"]
@@ -71,16 +71,15 @@ def test_postgresql(pair, ends, cluster):
 
 
 @pytest.mark.integrity
-def test_nginx(pair, ends, tmp_path):
+def test_nginx(pair, ends, folder):
     """Workers of another user than the master: many small files on a kept connection, then large ones by sendfile."""
-    html = opened(tmp_path) / "html"
-    html.mkdir()
+    own = made(folder, "nginx")
+    html = made(own, "html")
     (html / "small").write_text("hello\n")
     big = b"".join(hashlib.sha512(b"%d" % i).digest() for i in range(4_000))
     (html / "big").write_bytes(big)
-    opened(html)
-    (tmp_path / "conf").write_text(NGINX.format(dir="/tmp/nginx", address=pair.a.address, port=PORT))
-    ends.serve(["nginx", "-c", tmp_path / "conf", "-p", "/tmp/nginx"], None, PORT,
+    (own / "conf").write_text(NGINX.format(dir="/tmp/nginx", address=pair.a.address, port=PORT))
+    ends.serve(["nginx", "-c", own / "conf", "-p", "/tmp/nginx"], None, PORT,
                before=f"mkdir -p /tmp/nginx; ln -sfn {html} /tmp/nginx/html; ")
     base = f"http://{pair.a.address}:{PORT}"
     small, first = ends.ask(["curl", "-sS", f"{base}/small?[1-300]"], user="nobody")
@@ -139,11 +138,11 @@ if IS_WHOLE:
 
 
 @pytest.fixture(scope="module", name="classes")
-def _classes(tmp_path_factory):
+def _classes(folder):
     """The compiled Java program."""
-    folder = opened(tmp_path_factory.mktemp("classes"))
-    subprocess.run(["javac", "-d", folder, APPS / "java" / "Echo.java"], check=True)
-    return folder
+    classes = made(folder, "classes")
+    subprocess.run(["javac", "-d", classes, APPS / "java" / "Echo.java"], check=True)
+    return classes
 
 
 @pytest.mark.integrity
@@ -197,13 +196,12 @@ def test_rules_for_each_interface(pair, ends):
 
 
 @pytest.mark.integrity
-def test_sshd(pair, ends, tmp_path):
+def test_sshd(pair, ends, folder):
     """sshd begins a program anew for each connection, and gives it away twice: every byte is right, whatever the lane."""
-    folder = tmp_path / "ssh"
-    ssh.prepare(folder)
-    opened(tmp_path)
-    pair.a.run(f"mkdir -p /run/sshd; cp -r {folder} /tmp/ssh; chmod -R go-rwx /tmp/ssh")
-    pair.b.run(f"cp -r {folder} /tmp/ssh; chmod -R go-rwx /tmp/ssh; chown -R games /tmp/ssh; seq 300000 >/tmp/file; chmod 644 /tmp/file")
+    keys = made(folder, "sshd") / "ssh"
+    ssh.prepare(keys)
+    pair.a.run(f"mkdir -p /run/sshd; cp -r {keys} /tmp/ssh; chmod -R go-rwx /tmp/ssh")
+    pair.b.run(f"cp -r {keys} /tmp/ssh; chmod -R go-rwx /tmp/ssh; chown -R games /tmp/ssh; seq 300000 >/tmp/file; chmod 644 /tmp/file")
     server = [word.replace("127.0.0.1", pair.a.address) for word in ssh.server(Path("/tmp/ssh"), PORT)]
     ends.serve(server, None, PORT)
     common, _ = ssh.client(Path("/tmp/ssh"))
