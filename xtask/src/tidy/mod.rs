@@ -7,6 +7,7 @@ mod cites;
 mod directions;
 mod lexer;
 mod prose;
+mod results;
 mod rooms;
 mod source;
 mod words;
@@ -31,6 +32,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("prose", prose::wrapped),
     ("links", prose::links),
     ("map", prose::named_functions),
+    ("results", results::recorded),
     ("rules", cites::rules),
     ("module-docs", source::module_docs),
     ("executable", source::executable),
