@@ -91,7 +91,7 @@ class Ends:
 
 
 def test_the_other_end_leaves_too_and_dies(hosts, monkeypatch):
-    """It owes what it had taken, and nobody will send that: who writes behind it is told, and the relay ends."""
+    """What it had taken is still to be sent, and nobody will send that: who writes behind it is told, and the relay ends."""
     ends = Ends(hosts, monkeypatch, "exec", "leaves", f"take={UNREAD} wait=leave end send=1000 wait=sent send=1000 close")
     ends.hands_over()
     relay = ends.relay()

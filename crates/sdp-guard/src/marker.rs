@@ -31,7 +31,8 @@ pub enum Kind {
     Dead = 3,
     /// From the consumer: a reader follows that knows nothing; answer RAW and hold.
     Leave = 4,
-    /// From the producer: it sends no payload before the RETURN that it owes, and only raw after.
+    /// From the producer: it sends no payload before the RETURN that it has to send, and only raw
+    /// after.
     Raw = 5,
     /// From the consumer that left: send again from here; the first bytes follow.
     Return = 6,

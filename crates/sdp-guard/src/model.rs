@@ -130,7 +130,7 @@ impl State {
     }
 
     fn write_piece(&mut self) -> Result {
-        match self.producer.next_piece().ok_or("nothing kept of what is owed")? {
+        match self.producer.next_piece().ok_or("nothing kept of what is unacknowledged")? {
             Piece::Marker(marker) => self.write_marker(marker),
             Piece::Returned { .. } => {
                 let unit = self.returned.remove(0);

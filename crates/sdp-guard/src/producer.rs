@@ -190,7 +190,7 @@ impl<const N: usize> Producer<N> {
 
     /// How many messages are posted and not acknowledged in software.
     pub fn unacknowledged(&self) -> usize {
-        self.all_kept().iter().filter(|kept| self.is_owed(kept)).count()
+        self.all_kept().iter().filter(|kept| self.is_unacknowledged(kept)).count()
     }
 
     fn is_acknowledged(&self, mseq: u32) -> bool {
@@ -313,7 +313,7 @@ impl<const N: usize> Producer<N> {
         let end = oldest.stream + u64::from(oldest.len);
         let needed = match (self.lane, self.backlog) {
             // RETURN may ask for anything that was not acknowledged.
-            (Lane::Sdp | Lane::Held, _) => self.is_owed(&oldest),
+            (Lane::Sdp | Lane::Held, _) => self.is_unacknowledged(&oldest),
             (_, Some(backlog)) => end > backlog.from,
             (_, None) => false,
         };
@@ -335,19 +335,19 @@ impl<const N: usize> Producer<N> {
 
     /// A message whose bytes only this end has for certain. One that was sent again by the carrier
     /// and is only kept for the device is not.
-    fn is_owed(&self, kept: &Kept) -> bool {
+    fn is_unacknowledged(&self, kept: &Kept) -> bool {
         kept.stream >= self.settled && !self.is_acknowledged(kept.mseq)
     }
 
     /// Where a resume begins: behind the last message that the peer acknowledged in software.
     fn acknowledged_to(&self) -> u64 {
-        let first = self.all_kept().iter().find(|kept| self.is_owed(kept));
+        let first = self.all_kept().iter().find(|kept| self.is_unacknowledged(kept));
         first.map_or(self.stream, |kept| kept.stream)
     }
 
     /// Stream position from which on bytes have to be kept: a resume would begin there, or one that
     /// is being written.
-    pub fn owed_from(&self) -> u64 {
+    pub fn unacknowledged_from(&self) -> u64 {
         self.backlog.map_or_else(|| self.acknowledged_to(), |backlog| backlog.from)
     }
 

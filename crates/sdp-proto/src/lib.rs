@@ -13,7 +13,8 @@
 //! `Copy` state under its own lock, so that a reader and a writer never wait for each other. The
 //! facts that one half needs of the other travel by value in three small words: [`Ack`] (sink to
 //! source: the acknowledgement for our headers), [`PeerCredit`] (sink to source: the credit in the
-//! peer's headers) and [`Owed`] (sink to source: the control messages that we have to send).
+//! peer's headers) and [`PendingControl`] (sink to source: the control messages that we have to
+//! send).
 //!
 //! Sending, under the source's lock:
 //!
@@ -35,9 +36,9 @@
 //! ```
 //!
 //! Receiving, under the sink's lock: [`wire::Message::parse`], then [`take`], which asks
-//! [`Sink::handle`], leaves what is owed in the [`Exchange`] and judges what is the source's, then
-//! do what the [`TakenMessage`] says. Where messages rest in a ring until they are read, a [`Scan`] looks ahead
-//! for answers that the source waits for.
+//! [`Sink::handle`], leaves what is pending in the [`Exchange`] and judges what is the source's,
+//! then do what the [`TakenMessage`] says. Where messages rest in a ring until they are read, a
+//! [`Scan`] looks ahead for answers that the source waits for.
 //!
 //! Parsing looks at no more than the first 40 bytes of a message ([`wire::PREFIX_MAX`]); for Data, 16
 //! do.
@@ -53,7 +54,7 @@ pub use connection::{
     exchange::{Exchange, TakenMessage, take},
     fast::{FastHeader, Sent, Taken},
     mode::Mode,
-    owed::{MAX_ADVERTS, Owed},
+    pending::{MAX_ADVERTS, PendingControl},
     scan::Scan,
     setup::{Local, Remote},
     sink::{Sink, SinkAction, SinkConfig, SourceInput},

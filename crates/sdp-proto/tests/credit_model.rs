@@ -5,7 +5,7 @@
 //! steps can reach are visited; where no step is left, everything must have been delivered.
 
 use sdp_proto::{
-    Credits, Outgoing, Owed, PeerCredit, Sink, SinkAction, Source,
+    Credits, Outgoing, PeerCredit, PendingControl, Sink, SinkAction, Source,
     connection::setup::{Local, Remote},
     wire::Message,
 };
@@ -75,9 +75,10 @@ impl World {
         let source = Source::from_words(&end.source).unwrap();
         let sink = Sink::from_words(&end.sink).unwrap();
         let ack = sink.ack(end.free + end.arrived);
-        let owed = if end.to_answer == 0 { Owed::NOTHING } else { Owed::SEND_SM };
+        let pending =
+            if end.to_answer == 0 { PendingControl::NOTHING } else { PendingControl::SEND_SM };
         let want = if end.to_write == 0 { 0 } else { PAYLOAD };
-        let answer = source.next_control(ack, owed).ok().filter(|_| end.to_answer != 0);
+        let answer = source.next_control(ack, pending).ok().filter(|_| end.to_answer != 0);
         [answer, source.next_data(ack, want).ok(), source.credit_update(ack).ok()]
     }
 

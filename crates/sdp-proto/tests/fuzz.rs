@@ -6,7 +6,7 @@ mod common;
 
 use common::{Options, Pair, Random, bytes_of, raw};
 use sdp_proto::{
-    Ack, Corrupt, Mode, Owed, Sink, SinkConfig, Source, SourceConfig,
+    Ack, Corrupt, Mode, PendingControl, Sink, SinkConfig, Source, SourceConfig,
     wire::{
         ADVERT_MAX, Body, Flags, Header, Hello, HelloAck, Lane, LaneRequest, LaneSwitch, Message,
         ModeChange, SinkAvail, SrcAvail,
@@ -182,7 +182,7 @@ fn random_messages_keep_the_state_sound() {
         let mut random = Random::new(seed + 10);
         let mut source = Source::new(&SourceConfig::implicit(1000));
         let mut sink = Sink::new(&SinkConfig { lane_messages: true, ..SinkConfig::implicit(1000) });
-        let mut owed = Owed::NOTHING;
+        let mut pending = PendingControl::NOTHING;
         for _ in 0..60 {
             let ack = sink.ack(0);
             let outgoing = match random.below(10) {
@@ -194,7 +194,7 @@ fn random_messages_keep_the_state_sound() {
                 5 => source.request_resize(ack, random.below(3000) as u32),
                 6 => source.next_urgent(ack, random.below(3000) as u32),
                 7 if seed % 4 == 0 => source.suspend(ack, 80),
-                8 => source.next_control(ack, owed),
+                8 => source.next_control(ack, pending),
                 _ => source.next_data(ack, random.below(3000) as u32),
             };
             if let Ok(message) = outgoing {
@@ -208,7 +208,7 @@ fn random_messages_keep_the_state_sound() {
                     message.message().header.len
                 );
                 source.commit(&message);
-                owed = owed.without(message.settles());
+                pending = pending.without(message.settles());
             }
             let mut message = any_message(&mut random);
             message.header.mseq = sink.last_mseq().wrapping_add(1);
@@ -226,7 +226,9 @@ fn random_messages_keep_the_state_sound() {
                 Ok(sdp_proto::SinkAction::ForSource(input)) => {
                     let _ = source.handle(&input);
                 }
-                Ok(sdp_proto::SinkAction::Owe(more)) => owed = owed.add(more).unwrap_or(owed),
+                Ok(sdp_proto::SinkAction::Answer(more)) => {
+                    pending = pending.add(more).unwrap_or(pending)
+                }
                 Ok(sdp_proto::SinkAction::Deliver(payload)) => {
                     assert_eq!(u64::from(payload.len), sink.position() - before);
                 }
@@ -234,7 +236,7 @@ fn random_messages_keep_the_state_sound() {
             }
             assert_eq!(Source::from_words(&source.to_words()), Ok(source), "seed {seed}");
             assert_eq!(Sink::from_words(&sink.to_words()), Ok(sink), "seed {seed}");
-            assert_eq!(Owed::from_word(owed.to_word()), Ok(owed));
+            assert_eq!(PendingControl::from_word(pending.to_word()), Ok(pending));
         }
     }
 }
@@ -263,7 +265,7 @@ fn random_words_are_refused_or_stored_back() {
         words[at] ^= 1 << random.below(64);
         note(Sink::from_words(&words).map(|sink| sink.to_words() == words));
         let word = random.next() & random.next() & random.next();
-        note(Owed::from_word(word).map(|owed| owed.to_word() == word));
+        note(PendingControl::from_word(word).map(|pending| pending.to_word() == word));
         assert_eq!(Ack::from_word(word).to_word(), word);
     }
     assert!(

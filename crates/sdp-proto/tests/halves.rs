@@ -5,8 +5,8 @@ mod common;
 
 use common::raw;
 use sdp_proto::{
-    Ack, Credits, Hold, Mode, Outgoing, Owed, PeerCredit, Scan, Sink, SinkAction, SinkConfig,
-    Source, SourceConfig, SourceEvent, SourceInput, Violation,
+    Ack, Credits, Hold, Mode, Outgoing, PeerCredit, PendingControl, Scan, Sink, SinkAction,
+    SinkConfig, Source, SourceConfig, SourceEvent, SourceInput, Violation,
     wire::{Body, Flags, Mid},
 };
 use sdp_rdma::key::{RemoteSlice, Rkey};
@@ -117,7 +117,11 @@ fn what_each_credit_is_good_for() {
         assert_eq!(source.next_data(ack, 10).map(drop), payload, "{credits} {ack:?}");
         assert_eq!(source.advertise(ack, buffer(9), 1).map(drop), payload, "{credits} {ack:?}");
         assert_eq!(source.disconnect(ack).map(drop), control, "{credits} {ack:?}");
-        assert_eq!(source.next_control(ack, Owed::SEND_SM).map(drop), control, "{credits} {ack:?}");
+        assert_eq!(
+            source.next_control(ack, PendingControl::SEND_SM).map(drop),
+            control,
+            "{credits} {ack:?}"
+        );
     }
 }
 
@@ -145,26 +149,26 @@ fn updates_are_sent_when_the_rule_says() {
 }
 
 #[test]
-fn what_is_owed_goes_in_order() {
+fn what_is_pending_goes_in_order() {
     let mut source = implicit();
-    let mut owed = Owed::NOTHING;
+    let mut pending = PendingControl::NOTHING;
     for part in [
-        Owed::SUSPEND_ACK,
-        Owed::COMBINED,
-        Owed::SEND_SM,
-        Owed::RESIZE_ACK,
-        Owed::SINK_CANCEL_ACK,
-        Owed::read_bytes(500),
-        Owed::read_bytes(7),
+        PendingControl::SUSPEND_ACK,
+        PendingControl::COMBINED,
+        PendingControl::SEND_SM,
+        PendingControl::RESIZE_ACK,
+        PendingControl::SINK_CANCEL_ACK,
+        PendingControl::read_bytes(500),
+        PendingControl::read_bytes(7),
     ] {
-        owed = owed.add(part).unwrap();
+        pending = pending.add(part).unwrap();
     }
     let mut names = Vec::new();
-    while !owed.is_nothing() {
-        let result = source.next_control(ACK, owed);
+    while !pending.is_nothing() {
+        let result = source.next_control(ACK, pending);
         let message = send(&mut source, result);
         names.push(message.message().header.mid.name());
-        owed = owed.without(message.settles());
+        pending = pending.without(message.settles());
         if message.message().header.mid == Mid::RdmaRdCompl {
             assert_eq!(message.message().body, Body::RdmaRdCompl { bytes: 507 });
         }
@@ -177,16 +181,17 @@ fn what_is_owed_goes_in_order() {
         ["RdmaRdCompl", "SendSm", "ChRcvBufAck", "ModeChange", "SinkCancelAck", "SuspCommAck"]
     );
     assert_eq!(source.next_data(ACK, 1), Err(Hold::Suspended));
-    assert_eq!(source.next_control(ACK, Owed::SEND_SM), Err(Hold::Suspended));
+    assert_eq!(source.next_control(ACK, PendingControl::SEND_SM), Err(Hold::Suspended));
 }
 
 #[test]
 fn what_was_added_meanwhile_is_not_lost() {
-    let owed = Owed::read_bytes(100);
-    let message = implicit().next_control(ACK, owed).unwrap();
-    let grown = owed.add(Owed::read_bytes(20)).unwrap().add(Owed::SEND_SM).unwrap();
+    let pending = PendingControl::read_bytes(100);
+    let message = implicit().next_control(ACK, pending).unwrap();
+    let grown =
+        pending.add(PendingControl::read_bytes(20)).unwrap().add(PendingControl::SEND_SM).unwrap();
     let left = grown.without(message.settles());
-    assert_eq!(left, Owed::read_bytes(20).add(Owed::SEND_SM).unwrap());
+    assert_eq!(left, PendingControl::read_bytes(20).add(PendingControl::SEND_SM).unwrap());
 }
 
 #[test]
@@ -197,12 +202,12 @@ fn after_the_end_control_still_flows() {
     assert!(source.has_ended());
     assert_eq!(source.next_data(ACK, 1), Err(Hold::Ended));
     assert_eq!(source.disconnect(ACK), Err(Hold::Ended));
-    let result = source.next_control(ACK, Owed::SEND_SM);
+    let result = source.next_control(ACK, PendingControl::SEND_SM);
     send(&mut source, result);
     let result = source.abort(ACK);
     send(&mut source, result);
     assert_eq!(source.next_data(ACK, 1), Err(Hold::Aborted));
-    assert_eq!(source.next_control(ACK, Owed::SEND_SM), Err(Hold::Aborted));
+    assert_eq!(source.next_control(ACK, PendingControl::SEND_SM), Err(Hold::Aborted));
     assert_eq!(implicit().abort(ACK), Err(Hold::NotEnded));
 }
 
@@ -320,8 +325,8 @@ fn buffered_mode_and_back() {
     assert_eq!(source.advertise(ACK, buffer(100), 1), Err(Hold::ModeForbids));
     assert_eq!(source.change_mode(ACK, Mode::Combined), Err(Hold::ModeForbids));
     // The sink is the master now, and its message travels in the other direction.
-    let owed = sink.leave_buffered().unwrap();
-    let message = implicit().next_control(ACK, owed).unwrap();
+    let pending = sink.leave_buffered().unwrap();
+    let message = implicit().next_control(ACK, pending).unwrap();
     assert_eq!(message.header()[16], 0x90);
     let Body::ModeChange(change) = message.message().body else { panic!("{message:?}") };
     assert_eq!(
@@ -452,8 +457,8 @@ fn words_that_contradict_themselves_are_refused() {
         words[at] = value;
         assert_eq!(usize::from(Sink::from_words(&words).unwrap_err().word), at);
     }
-    assert!(Owed::from_word(2 << 32).is_err());
-    assert!(Owed::from_word(1 << 63).is_err());
+    assert!(PendingControl::from_word(2 << 32).is_err());
+    assert!(PendingControl::from_word(1 << 63).is_err());
 }
 
 #[test]

@@ -5,8 +5,8 @@ mod common;
 
 use common::{bytes_of, raw};
 use sdp_proto::{
-    Ack, Credits, Mode, Owed, PeerCredit, Sink, SinkAction, SinkConfig, Source, SourceConfig,
-    SourceInput, Violation,
+    Ack, Credits, Mode, PeerCredit, PendingControl, Sink, SinkAction, SinkConfig, Source,
+    SourceConfig, SourceInput, Violation,
     connection::setup::Local,
     wire::{Body, Flags, Header, Hello, HelloAck, Message, Mid, ModeChange, SinkAvail, SrcAvail},
 };
@@ -98,7 +98,7 @@ fn sent_five(credits: Credits) -> Source {
 
 fn cases() -> Vec<(&'static str, Violation)> {
     let plain = SourceInput::RdmaRdCompl { bytes: 1, wants_pipelined: false };
-    let send_sm_twice = Owed::SEND_SM.add(Owed::SEND_SM).unwrap_err();
+    let send_sm_twice = PendingControl::SEND_SM.add(PendingControl::SEND_SM).unwrap_err();
     let backwards = {
         let mut source = sent_five(Credits::Explicit);
         source.learn(PeerCredit { bufs: 10, mseq_ack: 4 }).unwrap();
@@ -190,7 +190,7 @@ fn cases() -> Vec<(&'static str, Violation)> {
         ),
         ("WriteComplUnasked", last(Body::RdmaWrCompl { bytes: 1 })),
         ("SinkCancelAckUnasked", last(Body::SinkCancelAck)),
-        ("ResizeTwice", Owed::RESIZE_ACK.add(Owed::RESIZE_ACK).unwrap_err()),
+        ("ResizeTwice", PendingControl::RESIZE_ACK.add(PendingControl::RESIZE_ACK).unwrap_err()),
         ("ResizeTooSmall", last(Body::ChRcvBuf { size: 36 })),
         ("ResizeTooSmall", tell(asked_for(500), SourceInput::ChRcvBufAck { size: 36 })),
         (
@@ -242,8 +242,10 @@ fn neighbours_of_the_rules_are_legal() {
     };
     // A whole buffer of payload; an advertisement that waits, then data once we have answered.
     assert!(matches!(give(Body::Data, 984, 0), SinkAction::Deliver(p) if p.len == 984));
-    assert!(matches!(give(advert(100), 99, 0), SinkAction::DeliverAndOwe(p, Owed::SEND_SM)
-        if p.offset == 32 && p.len == 99));
+    assert!(
+        matches!(give(advert(100), 99, 0), SinkAction::DeliverAndAnswer(p, PendingControl::SEND_SM)
+        if p.offset == 32 && p.len == 99)
+    );
     assert_eq!(give(Body::SrcAvailCancel, 0, 0), SinkAction::Nothing);
     assert!(matches!(give(Body::Data, 1, 1), SinkAction::Deliver(_)));
     // Unknown experimental messages, with payload, at any time.

@@ -17,8 +17,8 @@ use sdp_rdma::{
 use crate::ring::{Nothing, Pieces, fill_ring, ring_pieces};
 use crate::{Agreement, Carrier, CarrierError, PayloadCarrier, Reason, Role, Shared};
 
+mod carrier;
 mod due;
-mod owed;
 mod watch;
 
 /// Messages with payload that can be posted and not acknowledged.
@@ -116,7 +116,7 @@ enum Leave {
     No,
     /// LEAVE is to be written.
     Ask,
-    /// RAW alone: the peer has ended its stream, and owes no answer.
+    /// RAW alone: the peer has ended its stream, and expects no answer.
     Alone,
     /// The inbound half waits for the peer's RAW.
     Waits,
@@ -413,7 +413,7 @@ impl Outbound {
         from: usize,
     ) -> Result<usize, SendError> {
         self.catch_up(io)?;
-        match self.flush_owed(io) {
+        match self.flush_to_carrier(io) {
             // No marker may be written where a record is not at its end, and payload can end it.
             Err(SendError::Wait(Wait::Unsegmented))
                 if payload.len() > from && !self.is_leaving() =>
@@ -444,7 +444,7 @@ impl Outbound {
                 return Ok(posted);
             }
             // The queue pair died, or there was no credit for too long.
-            self.flush_owed(io)?;
+            self.flush_to_carrier(io)?;
         }
         self.send_by_carrier(io, payload, from, usize::MAX)
     }
@@ -478,13 +478,13 @@ impl Outbound {
         io: &mut SendContext<'_, T, C>,
     ) -> Result<(), SendError> {
         self.catch_up(io)?;
-        self.flush_owed(io)
+        self.flush_to_carrier(io)
     }
 
     /// Everything that is due and is not payload: completions, acknowledgements, the death of the
-    /// queue pair, owed control messages, credit updates, [`Outbound::flush`]. After each receive
-    /// call, before each sleep, and when the completion channel woke a thread. The time at which to
-    /// call again, if there is one.
+    /// queue pair, pending control messages, credit updates, [`Outbound::flush`]. After each
+    /// receive call, before each sleep, and when the completion channel woke a thread. The time at
+    /// which to call again, if there is one.
     ///
     /// # Errors
     /// As [`Outbound::flush`]; [`SendError::Wait`] means that the rest is still due.
@@ -498,7 +498,7 @@ impl Outbound {
         if self.last != last {
             self.catch_up(io)?;
         }
-        self.flush_owed(io)?;
+        self.flush_to_carrier(io)?;
         let watched = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
         let unwatched = || self.is_unwatched().then_some(self.last_post + UNWATCHED_NS);
         let watch = watched.or_else(unwatched);
@@ -564,13 +564,13 @@ impl Outbound {
         io: &mut SendContext<'_, T, C>,
     ) -> Result<Writable, SendError> {
         self.catch_up(io)?;
-        self.flush_owed(io)?;
+        self.flush_to_carrier(io)?;
         if self.producer.lane() == Lane::Sdp {
             if self.room(io) != 0 {
                 return Ok(Writable::Yes);
             }
             self.starve(io.now)?;
-            self.flush_owed(io)?;
+            self.flush_to_carrier(io)?;
         }
         match self.producer.may_write() {
             Ok(()) => Ok(Writable::AsCarrier),
@@ -583,7 +583,7 @@ impl Outbound {
     pub fn unacknowledged(&self) -> u64 {
         match (self.producer.lane(), self.producer.backlog()) {
             (_, Some(backlog)) => backlog.to.saturating_sub(backlog.from),
-            (Lane::Sdp, None) => self.producer.stream() - self.producer.owed_from(),
+            (Lane::Sdp, None) => self.producer.stream() - self.producer.unacknowledged_from(),
             _ => 0,
         }
     }
@@ -755,7 +755,7 @@ impl Outbound {
         if self.producer.may_post().is_err() || self.source.next_data(io.shared.ack(), 1).is_err() {
             return 0;
         }
-        let kept = self.producer.stream().saturating_sub(self.producer.owed_from());
+        let kept = self.producer.stream().saturating_sub(self.producer.unacknowledged_from());
         let room = io.ring.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
         let message = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
         room.min(message).min(self.source.max_payload() as usize)
@@ -829,15 +829,15 @@ impl Outbound {
         }
         loop {
             let ack: Ack = shared.ack();
-            let (outgoing, is_late) = match self.source.next_control(ack, shared.exchange().owed())
-            {
-                Ok(outgoing) => (outgoing, false),
-                Err(Hold::NothingToSend) if io.now >= self.late_at() => {
-                    let Ok(outgoing) = self.source.late_update(ack) else { return };
-                    (outgoing, true)
-                }
-                Err(_) => return,
-            };
+            let (outgoing, is_late) =
+                match self.source.next_control(ack, shared.exchange().pending()) {
+                    Ok(outgoing) => (outgoing, false),
+                    Err(Hold::NothingToSend) if io.now >= self.late_at() => {
+                        let Ok(outgoing) = self.source.late_update(ack) else { return };
+                        (outgoing, true)
+                    }
+                    Err(_) => return,
+                };
             let mut post = || self.post_empty(tx, &outgoing, shared, io.now);
             if !shared.exchange().settle(&outgoing, &mut post) {
                 return;

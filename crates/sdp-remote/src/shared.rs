@@ -56,8 +56,8 @@ pub struct Shared {
     ack: AtomicU64,
     /// The credit in the peer's last header, and how many were taken. Written by the inbound half.
     credit: AtomicU64,
-    /// Control messages to send, as [`Owed::to_word`].
-    owed: AtomicU64,
+    /// Control messages to send, as [`PendingControl::to_word`].
+    pending: AtomicU64,
 }
 
 impl Default for Shared {
@@ -76,7 +76,7 @@ impl Shared {
             followed: AtomicU32::new(0),
             ack: AtomicU64::new(0),
             credit: AtomicU64::new(0),
-            owed: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
         }
     }
 
@@ -127,7 +127,7 @@ impl Shared {
     pub(crate) fn begin(&self, met: &Agreement) {
         self.meeting.store(met.number, Ordering::Relaxed);
         self.credit.store(0, Ordering::Relaxed);
-        self.owed.store(0, Ordering::Relaxed);
+        self.pending.store(0, Ordering::Relaxed);
         self.set_ack(Ack { bufs: met.local.bufs, mseq_ack: 0, empty: 0 });
         let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
         self.flags.store(kept | LINK, Ordering::Release);
@@ -218,12 +218,12 @@ impl Exchange for Shared {
         self.credit.store(word, Ordering::Release);
     }
 
-    fn owed_word(&self) -> u64 {
-        self.owed.load(Ordering::Acquire)
+    fn pending_word(&self) -> u64 {
+        self.pending.load(Ordering::Acquire)
     }
 
-    fn replace_owed_word(&self, from: u64, to: u64) -> Result<(), u64> {
+    fn replace_pending_word(&self, from: u64, to: u64) -> Result<(), u64> {
         let orders = (Ordering::AcqRel, Ordering::Acquire);
-        self.owed.compare_exchange(from, to, orders.0, orders.1).map(|_| ())
+        self.pending.compare_exchange(from, to, orders.0, orders.1).map(|_| ())
     }
 }

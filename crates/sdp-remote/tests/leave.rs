@@ -259,8 +259,8 @@ fn what_cannot_go_back_is_said() {
     panic!("it left");
 }
 
-/// It owes no answer, and cannot give one. Bytes still to be sent arrive, and so do those that the
-/// new holder writes.
+/// No answer of it is pending, and it cannot give one. Bytes still to be sent arrive, and so do
+/// those that the new holder writes.
 #[test]
 fn a_peer_that_has_ended_its_stream_is_left_alone() {
     for seed in 1..=SEEDS {

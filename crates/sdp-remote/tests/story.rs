@@ -291,9 +291,9 @@ fn posted_work_that_never_completes_is_resumed_after_300_ms() {
     let now = pair.world.now_ns();
     assert_eq!(pair.acceptor.send(600, now), Ok(600));
     // The world stands still; only the caller's clock goes on, to the times that it is given.
-    let next = pair.acceptor.tend(now).expect("nothing is owed").expect("something is watched");
+    let next = pair.acceptor.tend(now).expect("nothing is pending").expect("something is watched");
     assert!(next <= now + 50_000_000);
-    let next = pair.acceptor.tend(next).expect("nothing is owed").expect("something is watched");
+    let next = pair.acceptor.tend(next).expect("nothing is pending").expect("something is watched");
     assert!(next <= now + 300_000_000);
     assert!(pair.acceptor.tend(now + 299_000_000).is_ok());
     assert!(!pair.acceptor.shared.is_link_dead());

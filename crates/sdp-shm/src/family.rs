@@ -95,7 +95,7 @@ pub struct Row {
     /// The credit in the peer's headers (receiving half to sending half).
     pub credit: AtomicU64,
     /// Control messages that the receiving half has to send (receiving half to sending half).
-    pub owed: AtomicU64,
+    pub pending: AtomicU64,
     /// The process that a stream on a queue pair belongs to, after a fork; the socket layer's. 0
     /// before one.
     pub claim: AtomicU64,
@@ -398,7 +398,7 @@ impl Family {
         row.claim.store(0, Ordering::Relaxed);
         row.flags.store(Flags::NONE, Ordering::Relaxed);
         row.reason.store(0, Ordering::Relaxed);
-        for word in [&row.ack, &row.credit, &row.owed] {
+        for word in [&row.ack, &row.credit, &row.pending] {
             word.store(0, Ordering::Relaxed);
         }
         let serial = memory.header.next_carrier.fetch_add(1, Ordering::Relaxed);

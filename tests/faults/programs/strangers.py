@@ -51,7 +51,7 @@ class Victim:
         self.set = select.epoll()
         for file in (listener.fileno(), stop):
             self.set.register(file, select.EPOLLIN)
-        self.socks, self.owed, self.hostile = {}, {}, set()
+        self.socks, self.unsent, self.hostile = {}, {}, set()
         self.foul = self.waits = self.most = 0
         self.child = None
 
@@ -69,17 +69,17 @@ class Victim:
             self.set.unregister(fd)
             self.socks.pop(fd).close()
             return
-        if data and fd not in self.owed and data[:1] == b"q":
+        if data and fd not in self.unsent and data[:1] == b"q":
             self.hostile.add(fd)
-        self.owed[fd] = (self.owed.get(fd, b"") + (data or b""))[: 1 << 20]
+        self.unsent[fd] = (self.unsent.get(fd, b"") + (data or b""))[: 1 << 20]
         try:
-            while self.owed[fd]:
-                self.owed[fd] = self.owed[fd][sock.send(self.owed[fd], QUIET):]
+            while self.unsent[fd]:
+                self.unsent[fd] = self.unsent[fd][sock.send(self.unsent[fd], QUIET):]
         except BlockingIOError:
             pass
         except OSError:
-            self.owed[fd] = b""
-        self.set.modify(fd, select.EPOLLIN | (select.EPOLLOUT if self.owed[fd] else 0))
+            self.unsent[fd] = b""
+        self.set.modify(fd, select.EPOLLIN | (select.EPOLLOUT if self.unsent[fd] else 0))
 
     def look_on(self):
         """A fork child, which has the same epoll set and connections, sees what that tells and takes nothing."""

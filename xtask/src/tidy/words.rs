@@ -45,6 +45,10 @@ const RETIRED: &[(&str, &str)] = &[
     ("loan", "kept segment"),
     ("nap", "short sleep"),
     ("ordinary way", "slow path"),
+    ("owe", "pending"),
+    ("owed", "pending, or unacknowledged"),
+    ("Owed", "PendingControl"),
+    ("owes", "pending"),
     ("pin_reason", "fallback_reason"),
     ("plainly", "by the fast path"),
     ("patience", "timeout"),
@@ -57,9 +61,12 @@ const RETIRED: &[(&str, &str)] = &[
 ];
 
 /// Words that the glossary has replaced in one part of the sources, where elsewhere they are those
-/// of the field: virtual machines are guests, a protocol owes messages and has windows.
-const RETIRED_IN: &[(&str, &str, &str)] =
-    &[("crates/sdp-socket/", "guest", "borrower"), ("crates/sdp-socket/", "window", "seen tail")];
+/// of the field: virtual machines are guests, a protocol has windows.
+const RETIRED_IN: &[(&str, &str, &str)] = &[
+    ("crates/sdp-socket/", "guest", "borrower"),
+    ("crates/sdp-socket/", "window", "seen tail"),
+    ("crates/sdp-socket/", "Turn", "SendTurn, SpinPermit or HandBackPermit"),
+];
 
 /// Whether retired words may stand in a file: where is history, and where nobody but tests reads.
 fn may_be_old(name: &str) -> bool {

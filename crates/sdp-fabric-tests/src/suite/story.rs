@@ -58,7 +58,7 @@ struct Model {
     posted: VecDeque<Message>,
     /// In order of arrival.
     borrowed: Vec<Borrowed>,
-    owed: VecDeque<u64>,
+    due: VecDeque<u64>,
 }
 
 struct Borrowed {
@@ -69,8 +69,8 @@ struct Borrowed {
 
 impl Model {
     fn new(next_number: u64, max: usize) -> Self {
-        let (posted, owed) = (VecDeque::new(), VecDeque::new());
-        Self { next_number, max, posted, borrowed: Vec::new(), owed }
+        let (posted, due) = (VecDeque::new(), VecDeque::new());
+        Self { next_number, max, posted, borrowed: Vec::new(), due }
     }
 
     fn step<Tx: SendQueue, Rx: ReceiveQueue>(
@@ -101,11 +101,11 @@ impl Model {
                 self.next_number += 1;
                 self.posted.push_back(message);
                 if options.signalled {
-                    self.owed.push_back(message.number);
+                    self.due.push_back(message.number);
                 }
             }
             Err(PostError::Full) => {
-                let under_way = self.posted.len() + self.borrowed.len() + self.owed.len();
+                let under_way = self.posted.len() + self.borrowed.len() + self.due.len();
                 // With nothing in flight at this moment the fabric may still have to learn of it;
                 // `finish` checks that it does in the end.
                 assert!(under_way > 0 || self.next_number > 0, "full from the start");
@@ -156,7 +156,7 @@ impl Model {
 
     fn complete(&mut self, tx: &mut impl SendQueue) {
         if let Some(done) = tx.poll_completion() {
-            assert_eq!(Some(done.id.0), self.owed.pop_front(), "completion order");
+            assert_eq!(Some(done.id.0), self.due.pop_front(), "completion order");
             assert_eq!(done.status, Status::Success);
         }
     }
@@ -176,16 +176,16 @@ impl Model {
         to: &mut End<H::Tx, H::Rx>,
     ) {
         // Each turn makes progress or ends.
-        while !self.posted.is_empty() || !self.borrowed.is_empty() || !self.owed.is_empty() {
-            let before = (self.posted.len(), self.borrowed.len(), self.owed.len());
+        while !self.posted.is_empty() || !self.borrowed.is_empty() || !self.due.is_empty() {
+            let before = (self.posted.len(), self.borrowed.len(), self.due.len());
             settle(harness);
             self.complete(&mut from.tx);
             self.receive(&mut to.rx);
             while !self.borrowed.is_empty() {
                 self.release_entry(0, &mut to.rx);
             }
-            let after = (self.posted.len(), self.borrowed.len(), self.owed.len());
-            assert_ne!(before, after, "posted, borrowed, owed: nothing moves any more");
+            let after = (self.posted.len(), self.borrowed.len(), self.due.len());
+            assert_ne!(before, after, "posted, borrowed, due: nothing moves any more");
         }
         settle(harness);
         assert_eq!(to.rx.poll_receive(), Ok(None), "a message that nobody sent");

@@ -5,7 +5,7 @@
 //! moment, given by the caller, and never go back.
 
 use super::{
-    owed::Owed,
+    pending::PendingControl,
     setup::{Local, Remote},
     sink::{Sink, SinkAction},
     source::{Hold, Outgoing, Source},
@@ -104,7 +104,7 @@ pub struct Connection {
     state: State,
     source: Source,
     sink: Sink,
-    owed: Owed,
+    pending: PendingControl,
     /// Bytes to send that are in no message yet.
     queued: u64,
     failure: Option<Failure>,
@@ -142,7 +142,7 @@ impl Connection {
             state,
             source,
             sink,
-            owed: Owed::NOTHING,
+            pending: PendingControl::NOTHING,
             queued: 0,
             failure: None,
             deadline_ms: None,
@@ -300,12 +300,12 @@ impl Connection {
         Ok(match self.sink.handle(&message)? {
             SinkAction::Nothing | SinkAction::ModeChanged(_) => Input::Release,
             SinkAction::Deliver(payload) => self.deliver(payload),
-            SinkAction::DeliverAndOwe(payload, owed) => {
-                self.owed = self.owed.add(owed)?;
+            SinkAction::DeliverAndAnswer(payload, pending) => {
+                self.pending = self.pending.add(pending)?;
                 self.deliver(payload)
             }
-            SinkAction::Owe(owed) => {
-                self.owed = self.owed.add(owed)?;
+            SinkAction::Answer(pending) => {
+                self.pending = self.pending.add(pending)?;
                 Input::Release
             }
             SinkAction::ForSource(input) => {
@@ -343,7 +343,7 @@ impl Connection {
     /// The fabric has taken the message.
     pub fn handle_posted(&mut self, message: &Outgoing) {
         self.source.commit(message);
-        self.owed = self.owed.without(message.settles());
+        self.pending = self.pending.without(message.settles());
         self.queued = self.queued.saturating_sub(u64::from(message.payload_len()));
         if self.late_ms.take().is_some() && message.message().header.len == HEADER_LEN as u32 {
             self.late_in_row = (self.late_in_row + 1).min(LATE_DOUBLINGS_MAX);
@@ -433,8 +433,8 @@ impl Connection {
             self.late_ms = None;
             return None;
         }
-        if !self.owed.is_nothing() {
-            return self.source.next_control(ack, self.owed).ok();
+        if !self.pending.is_nothing() {
+            return self.source.next_control(ack, self.pending).ok();
         }
         // Payload before a credit update: its header says the same.
         let data = if self.queued == 0 {
@@ -502,7 +502,7 @@ impl Connection {
         self.state = state;
         self.failure = self.failure.or(Some(failure));
         self.queued = 0;
-        self.owed = Owed::NOTHING;
+        self.pending = PendingControl::NOTHING;
         self.deadline_ms = None;
         self.late_ms = None;
         self.last_word = None;

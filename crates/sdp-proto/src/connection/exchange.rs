@@ -1,12 +1,12 @@
 //! Between the two halves of an end: the one way in which every lane drives control.
 //!
 //! The holder of the sink takes each message by [`take`]: payload is left to it, answers become
-//! owed, and what belongs to the source is judged. The holder of the source posts what is owed by
-//! [`Source::next_control`] and [`Exchange::settle`]. Where the words lie, and how threads and
-//! processes share them, is the lane's: [`Exchange`].
+//! pending, and what belongs to the source is judged. The holder of the source posts what is
+//! pending by [`Source::next_control`] and [`Exchange::settle`]. Where the words lie, and how
+//! threads and processes share them, is the lane's: [`Exchange`].
 
 use super::{
-    owed::Owed,
+    pending::PendingControl,
     sink::{Sink, SinkAction, SourceInput},
     source::{Outgoing, Source, SourceConfig},
     words::PeerCredit,
@@ -23,31 +23,34 @@ pub trait Exchange {
     /// need not keep it.
     fn set_credit(&self, credit: PeerCredit);
 
-    /// The word of what is owed, as [`Owed::to_word`]; 0 at first.
-    fn owed_word(&self) -> u64;
+    /// The word of what is pending, as [`PendingControl::to_word`]; 0 at first.
+    fn pending_word(&self) -> u64;
 
     /// Replaces that word, if it is `from` still.
     ///
     /// # Errors
     ///
     /// The word that it is.
-    fn replace_owed_word(&self, from: u64, to: u64) -> Result<(), u64>;
+    fn replace_pending_word(&self, from: u64, to: u64) -> Result<(), u64>;
 }
 
 /// What an end does with the words. One copy of the code, whatever the lane: none of it is in a
 /// hurry.
 impl dyn Exchange + '_ {
     /// Control messages to send. The word is this end's own: one that is not legal says nothing.
-    pub fn owed(&self) -> Owed {
-        Owed::from_word(self.owed_word()).unwrap_or_default()
+    pub fn pending(&self) -> PendingControl {
+        PendingControl::from_word(self.pending_word()).unwrap_or_default()
     }
 
-    /// Makes of what is owed what `change` answers; what it refuses stays.
-    fn change(&self, change: &dyn Fn(Owed) -> Result<Owed, Violation>) -> Result<(), Violation> {
-        let mut word = self.owed_word();
+    /// Makes of what is pending what `change` answers; what it refuses stays.
+    fn change(
+        &self,
+        change: &dyn Fn(PendingControl) -> Result<PendingControl, Violation>,
+    ) -> Result<(), Violation> {
+        let mut word = self.pending_word();
         loop {
-            let owed = Owed::from_word(word).unwrap_or_default();
-            match self.replace_owed_word(word, change(owed)?.to_word()) {
+            let pending = PendingControl::from_word(word).unwrap_or_default();
+            match self.replace_pending_word(word, change(pending)?.to_word()) {
                 Ok(()) => return Ok(()),
                 Err(found) => word = found,
             }
@@ -59,22 +62,22 @@ impl dyn Exchange + '_ {
     /// # Errors
     ///
     /// The peer asks for more answers than it may.
-    pub fn owe(&self, more: Owed) -> Result<(), Violation> {
-        self.change(&|owed| owed.add(more))
+    pub fn add_pending(&self, more: PendingControl) -> Result<(), Violation> {
+        self.change(&|pending| pending.add(more))
     }
 
     /// Posts a control message with `post`, which answers whether the fabric has it. What the
     /// message settles is taken out of the word before, or the peer, which may answer at once,
-    /// would seem to ask twice; it is owed again if the message was not posted.
+    /// would seem to ask twice; it is pending again if the message was not posted.
     pub fn settle(&self, outgoing: &Outgoing, post: &mut dyn FnMut() -> bool) -> bool {
         let settles = outgoing.settles();
         if settles.is_nothing() {
             return post();
         }
-        let _ = self.change(&|owed| Ok(owed.without(settles)));
+        let _ = self.change(&|pending| Ok(pending.without(settles)));
         let is_posted = post();
         if !is_posted {
-            let _ = self.owe(settles);
+            let _ = self.add_pending(settles);
         }
         is_posted
     }
@@ -91,7 +94,7 @@ pub enum TakenMessage {
     EndOfStream,
     /// The peer reset the connection.
     Reset,
-    /// The peer sends nothing more here, and no answer is owed: payload goes on elsewhere.
+    /// The peer sends nothing more here, and no answer is pending: payload goes on elsewhere.
     Suspend,
     /// The peer's payload changes lanes here.
     LaneSwitch(LaneSwitch),
@@ -122,16 +125,16 @@ pub fn take(
 fn take_control(action: SinkAction, exchange: &dyn Exchange) -> Result<TakenMessage, Violation> {
     Ok(match action {
         SinkAction::Deliver(payload) => TakenMessage::Deliver(payload),
-        SinkAction::DeliverAndOwe(payload, owed) => {
-            exchange.owe(owed)?;
+        SinkAction::DeliverAndAnswer(payload, pending) => {
+            exchange.add_pending(pending)?;
             TakenMessage::Deliver(payload)
         }
         SinkAction::DeliverForSource(payload, input) => {
             judge_for_source(&input)?;
             TakenMessage::Deliver(payload)
         }
-        SinkAction::Owe(owed) => {
-            exchange.owe(owed)?;
+        SinkAction::Answer(pending) => {
+            exchange.add_pending(pending)?;
             TakenMessage::Nothing
         }
         SinkAction::ForSource(input) => {
@@ -168,22 +171,22 @@ mod tests {
     #[derive(Default)]
     struct Words {
         credit: Cell<Option<PeerCredit>>,
-        owed: Cell<u64>,
+        pending: Cell<u64>,
     }
 
     impl Exchange for Words {
         fn set_credit(&self, credit: PeerCredit) {
             self.credit.set(Some(credit));
         }
-        fn owed_word(&self) -> u64 {
-            self.owed.get()
+        fn pending_word(&self) -> u64 {
+            self.pending.get()
         }
-        fn replace_owed_word(&self, from: u64, to: u64) -> Result<(), u64> {
-            let found = self.owed.get();
+        fn replace_pending_word(&self, from: u64, to: u64) -> Result<(), u64> {
+            let found = self.pending.get();
             if found != from {
                 return Err(found);
             }
-            self.owed.set(to);
+            self.pending.set(to);
             Ok(())
         }
     }
@@ -208,24 +211,27 @@ mod tests {
         let TakenMessage::Deliver(payload) = taken else { panic!("{taken:?}") };
         assert_eq!((payload.offset, payload.len), (HEADER + 16, 10));
         assert_eq!(cells.credit.get().map(|credit| credit.bufs), Some(9));
-        assert_eq!(words.owed(), Owed::SEND_SM);
+        assert_eq!(words.pending(), PendingControl::SEND_SM);
         // A fabric that is full changes nothing.
         let ack = sink.ack(0);
-        let answer = source.next_control(ack, words.owed()).expect("owed");
+        let answer = source.next_control(ack, words.pending()).expect("pending");
         assert_eq!(answer.message().body, Body::SendSm);
         assert!(!words.settle(&answer, &mut || {
-            assert_eq!(words.owed(), Owed::NOTHING, "before it is posted");
+            assert_eq!(words.pending(), PendingControl::NOTHING, "before it is posted");
             false
         }));
-        assert_eq!(words.owed(), Owed::SEND_SM);
+        assert_eq!(words.pending(), PendingControl::SEND_SM);
         assert!(words.settle(&answer, &mut || true));
         source.commit(&answer);
-        assert_eq!((words.owed(), answer.message().header.mseq_ack), (Owed::NOTHING, 1));
+        assert_eq!(
+            (words.pending(), answer.message().header.mseq_ack),
+            (PendingControl::NOTHING, 1)
+        );
         // The peer has seen it: the rest, and another one.
         let rest = take(&mut sink, &message(2, 1, Body::Data, 90), words).expect("legal");
         assert!(matches!(rest, TakenMessage::Deliver(Payload { len: 90, .. })));
         assert!(take(&mut sink, &message(3, 1, advert(2), 1), words).is_ok());
-        assert_eq!((words.owed(), sink.position()), (Owed::SEND_SM, 101));
+        assert_eq!((words.pending(), sink.position()), (PendingControl::SEND_SM, 101));
         // It has not: a second one, or payload.
         for (body, payload) in [(advert(2), 1), (Body::Data, 1)] {
             let mut sink = sink;
@@ -237,47 +243,55 @@ mod tests {
     fn every_message_is_answered_ignored_or_a_broken_rule() {
         let change = |for_source, mode| Body::ModeChange(ModeChange { for_source, mode });
         let cases = [
-            (Body::Data, Ok(TakenMessage::Nothing), Owed::NOTHING),
-            (Body::DisConn, Ok(TakenMessage::EndOfStream), Owed::NOTHING),
-            (Body::AbortConn, Ok(TakenMessage::Reset), Owed::NOTHING),
-            (Body::SuspComm { service: 0x0001_1389 }, Ok(TakenMessage::Suspend), Owed::NOTHING),
-            (Body::ChRcvBuf { size: 65_536 }, Ok(TakenMessage::Nothing), Owed::RESIZE_ACK),
-            (change(false, Mode::Buffered), Ok(TakenMessage::Nothing), Owed::NOTHING),
-            (change(false, Mode::Pipelined), Ok(TakenMessage::Nothing), Owed::NOTHING),
-            (Body::SrcAvailCancel, Ok(TakenMessage::Nothing), Owed::NOTHING),
+            (Body::Data, Ok(TakenMessage::Nothing), PendingControl::NOTHING),
+            (Body::DisConn, Ok(TakenMessage::EndOfStream), PendingControl::NOTHING),
+            (Body::AbortConn, Ok(TakenMessage::Reset), PendingControl::NOTHING),
+            (
+                Body::SuspComm { service: 0x0001_1389 },
+                Ok(TakenMessage::Suspend),
+                PendingControl::NOTHING,
+            ),
+            (
+                Body::ChRcvBuf { size: 65_536 },
+                Ok(TakenMessage::Nothing),
+                PendingControl::RESIZE_ACK,
+            ),
+            (change(false, Mode::Buffered), Ok(TakenMessage::Nothing), PendingControl::NOTHING),
+            (change(false, Mode::Pipelined), Ok(TakenMessage::Nothing), PendingControl::NOTHING),
+            (Body::SrcAvailCancel, Ok(TakenMessage::Nothing), PendingControl::NOTHING),
             // All bytes went by BCopy already.
-            (Body::SendSm, Ok(TakenMessage::Nothing), Owed::NOTHING),
-            (Body::SinkAvailCancel, Ok(TakenMessage::Nothing), Owed::NOTHING),
-            (Body::Experimental { mid: 0x7f }, Ok(TakenMessage::Nothing), Owed::NOTHING),
+            (Body::SendSm, Ok(TakenMessage::Nothing), PendingControl::NOTHING),
+            (Body::SinkAvailCancel, Ok(TakenMessage::Nothing), PendingControl::NOTHING),
+            (Body::Experimental { mid: 0x7f }, Ok(TakenMessage::Nothing), PendingControl::NOTHING),
             (
                 change(true, Mode::Combined),
                 Err(Violation::ModeIllegal { byte: 0x90 }),
-                Owed::NOTHING,
+                PendingControl::NOTHING,
             ),
             (
                 Body::RdmaRdCompl { bytes: 1 },
                 Err(Violation::ReadComplUnasked { bytes: 1 }),
-                Owed::NOTHING,
+                PendingControl::NOTHING,
             ),
             (
                 Body::RdmaWrCompl { bytes: 1 },
                 Err(Violation::WriteComplUnasked { bytes: 1 }),
-                Owed::NOTHING,
+                PendingControl::NOTHING,
             ),
-            (Body::SinkCancelAck, Err(Violation::SinkCancelAckUnasked), Owed::NOTHING),
+            (Body::SinkCancelAck, Err(Violation::SinkCancelAckUnasked), PendingControl::NOTHING),
             (
                 Body::ChRcvBufAck { size: 64 },
                 Err(Violation::ResizeAckUnasked { size: 64 }),
-                Owed::NOTHING,
+                PendingControl::NOTHING,
             ),
-            (Body::SuspCommAck, Err(Violation::SuspCommAckUnasked), Owed::NOTHING),
+            (Body::SuspCommAck, Err(Violation::SuspCommAckUnasked), PendingControl::NOTHING),
         ];
         for credits in [Credits::Implicit, Credits::Explicit] {
-            for (body, taken, owed) in cases {
+            for (body, taken, pending) in cases {
                 let words: &dyn Exchange = &Words::default();
                 let mut sink = Sink::new(&SinkConfig { credits, ..SinkConfig::implicit(4096) });
                 assert_eq!(take(&mut sink, &message(1, 0, body, 0), words), taken, "{body:?}");
-                assert_eq!(words.owed(), owed, "{body:?}");
+                assert_eq!(words.pending(), pending, "{body:?}");
             }
         }
         let mut sink = Sink::new(&SinkConfig::implicit(4096));

@@ -9,7 +9,7 @@ pub mod end;
 pub mod exchange;
 pub mod fast;
 pub mod mode;
-pub mod owed;
+pub mod pending;
 pub mod scan;
 pub mod setup;
 pub mod sink;

@@ -1,7 +1,7 @@
 //! From set-up messages to the two halves (spec 5.1).
 
 use super::{
-    owed::MAX_ADVERTS,
+    pending::MAX_ADVERTS,
     sink::{Sink, SinkConfig},
     source::{Source, SourceConfig},
     words::Credits,

@@ -6,7 +6,7 @@
 
 use super::{
     mode::{Mode, Side},
-    owed::{MAX_ADVERTS, Owed},
+    pending::{MAX_ADVERTS, PendingControl},
     words::{Ack, Corrupt, Credits, advance, bits, high, low, next, pack},
 };
 use crate::{
@@ -96,9 +96,9 @@ pub enum SinkAction {
     /// Payload for the program; release the message when it has been copied.
     Deliver(Payload),
     /// Payload for the program, and a control message to send.
-    DeliverAndOwe(Payload, Owed),
-    /// A control message to send: add it to the end's [`Owed`].
-    Owe(Owed),
+    DeliverAndAnswer(Payload, PendingControl),
+    /// A control message to send: add it to the end's [`PendingControl`].
+    Answer(PendingControl),
     /// Give this to the source.
     ForSource(SourceInput),
     /// Give this to the source, then deliver the payload.
@@ -109,8 +109,8 @@ pub enum SinkAction {
     Reset,
     /// The peer's source changed the mode.
     ModeChanged(Mode),
-    /// The peer will send nothing more here. Either owe [`Owed::SUSPEND_ACK`] and reconnect to the
-    /// service, or reset.
+    /// The peer will send nothing more here. Either add [`PendingControl::SUSPEND_ACK`] and
+    /// reconnect to the service, or reset.
     Suspend {
         /// Service ID to reconnect to.
         service: u64,
@@ -228,12 +228,12 @@ impl Sink {
     }
 
     /// Leaves Buffered mode: the sink is its master. Answers with the ModeChange to send.
-    pub fn leave_buffered(&mut self) -> Option<Owed> {
+    pub fn leave_buffered(&mut self) -> Option<PendingControl> {
         if !self.mode.may_change(Side::Sink, Mode::Combined) {
             return None;
         }
         self.mode = Mode::Combined;
-        Some(Owed::COMBINED)
+        Some(PendingControl::COMBINED)
     }
 
     /// Sequence number of the last message taken.
@@ -372,7 +372,7 @@ impl Sink {
                 Ok(SinkAction::Reset)
             }
             Body::SrcAvail(advert) => self.handle_src_avail(message, advert.buffer.len),
-            // The SendSm that answers the advertisement is owed or sent already, and answers the
+            // The SendSm that answers the advertisement is pending or sent already, and answers the
             // cancellation too (spec 7.4).
             Body::SrcAvailCancel => Ok(SinkAction::Nothing),
             Body::ModeChange(change) => self.handle_mode_change(change),
@@ -382,7 +382,7 @@ impl Sink {
             Body::ChRcvBuf { size } if size < RECEIVE_SIZE_MIN => {
                 Err(Violation::ResizeTooSmall { size })
             }
-            Body::ChRcvBuf { .. } => Ok(SinkAction::Owe(Owed::RESIZE_ACK)),
+            Body::ChRcvBuf { .. } => Ok(SinkAction::Answer(PendingControl::RESIZE_ACK)),
             Body::SuspComm { service } => {
                 if service & !0xffff != SERVICE_BASE {
                     return Err(Violation::SuspCommService { service });
@@ -416,8 +416,8 @@ impl Sink {
         self.gates |= ADVERT;
         self.advert_ack = message.header.mseq_ack;
         Ok(match self.take_payload(message) {
-            Some(payload) => SinkAction::DeliverAndOwe(payload, Owed::SEND_SM),
-            None => SinkAction::Owe(Owed::SEND_SM),
+            Some(payload) => SinkAction::DeliverAndAnswer(payload, PendingControl::SEND_SM),
+            None => SinkAction::Answer(PendingControl::SEND_SM),
         })
     }
 

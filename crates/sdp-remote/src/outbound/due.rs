@@ -24,19 +24,20 @@ impl Outbound {
         if !self.is_up(shared) {
             return false;
         }
-        let has_control = self.source.next_control(shared.ack(), shared.exchange().owed()).is_ok();
+        let has_control =
+            self.source.next_control(shared.ack(), shared.exchange().pending()).is_ok();
         has_control || (self.is_inviting && !self.is_invite_sent)
     }
 
-    /// True while payload may go by the queue pair both ways and this half owes nothing: a call
-    /// that has moved payload may leave [`Outbound::tend`] to the next one that waits. The next
-    /// send learns the peer's acknowledgements.
+    /// True while payload may go by the queue pair both ways and no answer of this half is pending:
+    /// a call that has moved payload may leave [`Outbound::tend`] to the next one that waits. The
+    /// next send learns the peer's acknowledgements.
     pub fn is_settled(&self, shared: &Shared) -> bool {
         self.is_up(shared)
             && self.is_invite_sent
             && !self.must_answer(shared)
             && !self.has_backlog()
-            && match self.source.next_control(shared.ack(), shared.exchange().owed()) {
+            && match self.source.next_control(shared.ack(), shared.exchange().pending()) {
                 Ok(_) => false,
                 Err(Hold::NothingToSend) => true,
                 // Credit that was not learnt yet may be what an update waits for.

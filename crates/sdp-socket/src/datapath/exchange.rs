@@ -12,10 +12,10 @@ use sdp_shm::family::Row;
 pub(crate) struct RowExchange<'a>(pub(crate) &'a Row);
 
 impl RowExchange<'_> {
-    /// Whether an answer may be owed.
+    /// Whether an answer may be pending.
     #[inline]
-    pub(crate) fn owes(&self) -> bool {
-        self.owed_word() != 0
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending_word() != 0
     }
 }
 
@@ -25,12 +25,12 @@ impl Exchange for RowExchange<'_> {
     fn set_credit(&self, _: PeerCredit) {}
 
     #[inline]
-    fn owed_word(&self) -> u64 {
-        self.0.owed.load(Ordering::Acquire)
+    fn pending_word(&self) -> u64 {
+        self.0.pending.load(Ordering::Acquire)
     }
 
-    fn replace_owed_word(&self, from: u64, to: u64) -> Result<(), u64> {
+    fn replace_pending_word(&self, from: u64, to: u64) -> Result<(), u64> {
         let orders = (Ordering::AcqRel, Ordering::Acquire);
-        self.0.owed.compare_exchange(from, to, orders.0, orders.1).map(|_| ())
+        self.0.pending.compare_exchange(from, to, orders.0, orders.1).map(|_| ())
     }
 }

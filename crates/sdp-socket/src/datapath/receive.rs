@@ -367,7 +367,7 @@ fn attempt(
         step(conn, sink, row, half, buffers, wish, (look, is_going_on))
     });
     interest::wake_bytes_consumed(conn);
-    if conn.row().is_some_and(|row| RowExchange(row).owes()) {
+    if conn.row().is_some_and(|row| RowExchange(row).has_pending()) {
         send::answer(conn);
     }
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {

@@ -87,7 +87,7 @@ enum Attempt {
 enum Blocked {
     Ring,
     Carrier,
-    Turn,
+    SendTurn,
     Lane,
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             }
             Attempt::CarrierFull => Blocked::Carrier,
             Attempt::RingFull => Blocked::Ring,
-            Attempt::NotOurTurn => Blocked::Turn,
+            Attempt::NotOurTurn => Blocked::SendTurn,
             Attempt::NotOnLane => Blocked::Lane,
         };
         if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(conn.fd()) {
@@ -163,7 +163,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
         let woken = match blocked {
             Blocked::Ring => wait::for_room(conn, guard, until, mark),
             Blocked::Carrier => wait::for_carrier_room(conn, guard, until, mark),
-            Blocked::Turn => wait::for_turn(conn, guard, until, mark, &mut rival),
+            Blocked::SendTurn => wait::for_turn(conn, guard, until, mark, &mut rival),
             Blocked::Lane => wait::for_more(conn, guard, until, mark), // no wake-up announces it
         };
         match woken {
@@ -573,7 +573,7 @@ pub(super) fn ring_send(
     mut first_on_lane: bool,
 ) -> RingSend {
     link.own().note_cpu(spin::this_cpu());
-    if RowExchange(row).owes()
+    if RowExchange(row).has_pending()
         && let Err(ended) = answer::flush(conn, source, row, half, &mut first_on_lane)
     {
         return ended;

@@ -319,7 +319,7 @@ fn retake(
         let is_next = seen.is_none_or(|before: u32| before.wrapping_add(1) == mseq);
         let is_later = mseq.wrapping_sub(known).cast_signed() > 0;
         // The stored words have what an earlier message of another kind changed. Of a later one
-        // it cannot be known whether its answer is owed, or was sent.
+        // it cannot be known whether its answer is pending, or was sent.
         if !is_next || is_later && !is_stream(&message) {
             return Err(Broken);
         }

@@ -207,9 +207,9 @@ pub(crate) fn is_to_hand(conn: &Conn) -> bool {
 }
 
 /// The right to hand a fork's copy back, which one thread has at a time.
-pub(crate) struct Turn(Option<&'static Pair>);
+pub(crate) struct HandBackPermit(Option<&'static Pair>);
 
-impl Turn {
+impl HandBackPermit {
     /// `None`: another thread has it, or makes a relay, and the caller should not use the connection meanwhile: a relay
     /// takes the place of one that no other thread uses.
     pub(crate) fn take(conn: &Conn) -> Option<Self> {
@@ -226,7 +226,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for HandBackPermit {
     fn drop(&mut self) {
         if let Some(pair) = self.0 {
             pair.handing.store(0, Ordering::Release);

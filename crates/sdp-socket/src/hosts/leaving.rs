@@ -385,7 +385,7 @@ pub(super) fn await_return(conn: &Conn, pair: &Pair, fd: c_int, until: &mut Opti
     !is_return_lost(conn, pair, fd)
 }
 
-/// Whether the peer has gone without the RETURN that it owes. After a look.
+/// Whether the peer has gone without the RETURN that it has to send. After a look.
 pub(super) fn is_return_lost(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     carrier::is_over(fd) && is_held(conn, pair)
 }

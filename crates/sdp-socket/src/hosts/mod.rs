@@ -56,7 +56,7 @@ mod watch;
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 pub(crate) use ending::settle;
-pub(crate) use forked::{Turn, has_copies, is_copy, is_to_hand, is_unsettled};
+pub(crate) use forked::{HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};

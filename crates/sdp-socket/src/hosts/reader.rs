@@ -66,7 +66,7 @@ pub(crate) struct Reader<'a> {
     fd: c_int,
 }
 
-/// The result of [`Reader::write_owed`].
+/// The result of [`Reader::write_due`].
 pub(crate) enum Next {
     /// No marker comes any more: the carrier is the kernel's stream.
     Plain,
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
 
     /// After each of these calls: writes the messages that are due to the other end. `None`: the
     /// connection is to be reset.
-    pub(crate) fn write_owed(&self) -> Option<Next> {
+    pub(crate) fn write_due(&self) -> Option<Next> {
         let written = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
             self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);

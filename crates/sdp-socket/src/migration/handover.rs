@@ -134,12 +134,12 @@ pub(crate) fn settle_copy(mut held: ConnGuard) -> Option<ConnGuard> {
     let (fd, half) = (held.fd(), held.half());
     let end = monotonic_ns() + TURN_NS;
     while hosts::is_unsettled(&held) {
-        let turn = hosts::Turn::take(&held);
-        if turn.is_some() || monotonic_ns() >= end {
+        let permit = hosts::HandBackPermit::take(&held);
+        if permit.is_some() || monotonic_ns() >= end {
             if hosts::is_to_hand(&held) {
                 leave_to(&held, fd, Reason::Shared, NextReader::Copy);
             }
-            drop(turn);
+            drop(permit);
             return held.is_current().then_some(held);
         }
         drop(held);

@@ -519,7 +519,7 @@ fn prepare(
     SourceState::initialise(&row.source.words, &source);
     row.ack.store(sink.ack(u16::MAX).to_word(), Ordering::Relaxed);
     SinkState::initialise(&row.sink.words, &sink);
-    row.owed.store(0, Ordering::Relaxed); // a connection that meets again begins anew
+    row.pending.store(0, Ordering::Relaxed); // a connection that meets again begins anew
     row.user.store(process::pid(), Ordering::Release);
     conn.peer_pid.store(peer_pid.max(0) as u32, Ordering::Relaxed);
     if has_doorbell && doorbell::pages().is_some() {

@@ -640,13 +640,13 @@ fn pump_until_both_end(
     let (mut has_moved, mut may_end, mut sleep_ns) = (true, true, 0);
     let mut is_over = [false; 2];
     while !(inward.is_done && outward.is_done) {
-        let mut owed = 0;
-        match guard.as_ref().map(Reader::write_owed) {
+        let mut wanted = 0;
+        match guard.as_ref().map(Reader::write_due) {
             None => {}
             Some(Some(Next::Plain)) => (guard, may_end) = (None, true),
             Some(Some(Next::Guarded { may_end: may, events })) => {
                 // A program that has ended its stream does not answer any more.
-                (may_end, owed) = (may || inward.is_done, events);
+                (may_end, wanted) = (may || inward.is_done, events);
             }
             // Bytes that have come are delivered all the same.
             Some(None) => outward.is_broken = true,
@@ -659,7 +659,7 @@ fn pump_until_both_end(
             sdp_sys::time::sleep(sleep_ns);
             sleep_ns = (sleep_ns * 2).clamp(ACK_SLEEP_NS, SLEEP_MAX_NS);
         }
-        let mut polls = [(carrier, owed), (other, 0)].map(|(fd, own)| {
+        let mut polls = [(carrier, wanted), (other, 0)].map(|(fd, own)| {
             let events = own | inward.wish(fd) | outward.wish(fd);
             libc::pollfd { fd, events, revents: 0 }
         });

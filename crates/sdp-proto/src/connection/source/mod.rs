@@ -11,7 +11,7 @@ pub(super) mod store;
 use super::{
     credit::{Class, Due, may_send, update_due},
     mode::{Mode, Side},
-    owed::Owed,
+    pending::PendingControl,
     words::{Ack, Credits, PeerCredit, advance, next},
 };
 use crate::wire::{
@@ -96,7 +96,7 @@ pub struct Outgoing {
     encoded: Encoded,
     message: Message,
     ack: Ack,
-    settles: Owed,
+    settles: PendingControl,
 }
 
 impl Outgoing {
@@ -128,9 +128,9 @@ impl Outgoing {
         self.message.payload_len() == 0
     }
 
-    /// The part of [`Owed`] that this message settles. Take it out of the shared word before posting
-    /// and put it back if the fabric is full, or the peer may seem to ask twice.
-    pub const fn settles(&self) -> Owed {
+    /// The part of [`PendingControl`] that this message settles. Take it out of the shared word
+    /// before posting and put it back if the fabric is full, or the peer may seem to ask twice.
+    pub const fn settles(&self) -> PendingControl {
         self.settles
     }
 }
@@ -270,13 +270,13 @@ impl Source {
         self.data(ack, payload, flags)
     }
 
-    /// The next control message: one that the sink owes, or else a credit update if one is due.
+    /// The next control message: one that is pending, or else a credit update if one is due.
     ///
     /// # Errors
     ///
     /// [`Hold::NothingToSend`] when all is settled; the other reasons say what to wait for.
-    pub fn next_control(&self, ack: Ack, owed: Owed) -> Result<Outgoing, Hold> {
-        let Some((body, settles)) = owed.first(self.receive_size) else {
+    pub fn next_control(&self, ack: Ack, pending: PendingControl) -> Result<Outgoing, Hold> {
+        let Some((body, settles)) = pending.first(self.receive_size) else {
             return self.credit_update(ack);
         };
         let mut outgoing = self.control(ack, body)?;
@@ -398,7 +398,7 @@ impl Source {
             mseq_ack: ack.mseq_ack,
         };
         let message = Message { header, body };
-        let settles = Owed::NOTHING;
+        let settles = PendingControl::NOTHING;
         Outgoing { encoded: message.encode(), message, ack, settles }
     }
 

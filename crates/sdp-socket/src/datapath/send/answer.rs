@@ -15,7 +15,7 @@ use super::{
 };
 use crate::datapath::exchange::RowExchange;
 
-/// Most answers of one turn. More than can be owed at a time.
+/// Most answers of one call. More than can be pending at a time.
 const MOST: u32 = 8;
 
 struct NoPayload;
@@ -42,7 +42,7 @@ pub(crate) fn post_control(source: &mut SourceState, message: &Outgoing) -> Resu
     Ok(())
 }
 
-/// Posts the answers that are owed, on the SDP lane; `first`: nothing was posted since the half
+/// Posts the answers that are pending, on the SDP lane; `first`: nothing was posted since the half
 /// entered it. Under the half's lock.
 #[cold]
 pub(super) fn flush(
@@ -56,7 +56,7 @@ pub(super) fn flush(
     for _ in 0..MOST {
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
         // Nothing is left, or nothing may follow.
-        let Ok(message) = source.engine.next_control(ack, exchange.owed()) else { break };
+        let Ok(message) = source.engine.next_control(ack, exchange.pending()) else { break };
         let posted = gated(conn, half, conn.side(), || {
             if source.adopt(half).map_err(|_| RingSend::Broken)? {
                 return Err(RingSend::Left);
@@ -80,8 +80,8 @@ pub(super) fn flush(
     Ok(())
 }
 
-/// Sends the answers that are owed, after a call has taken messages of the peer; no lock is held.
-/// A half on the kernel lane enters the SDP lane for it if L1 allows, whatever it has earned.
+/// Sends the answers that are pending, after a call has taken messages of the peer; no lock is
+/// held. A half on the kernel lane enters the SDP lane for it if L1 allows, whatever it has earned.
 /// Otherwise they are sent when it does.
 #[cold]
 pub(crate) fn answer(conn: &ConnGuard) {

@@ -724,8 +724,8 @@ impl Mirror {
     pub(crate) fn grant_room(&mut self, conn: &Conn, reported: u32) {
         conn.flags.remove(Waiters::WantRoom, Ordering::SeqCst);
         self.each_registration(conn, |m, at, reg| {
-            let is_owed = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
-            if at != reported && reg.events & OUT != 0 && is_owed {
+            let gets_room = reg.is_stripped || reg.events & (ET | ONESHOT) == ET;
+            if at != reported && reg.events & OUT != 0 && gets_room {
                 m.strip(at, false);
             }
         });

@@ -16,7 +16,7 @@ pub const MAX_ADVERTS: u8 = 1;
 
 /// Control messages to send. Empty by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Owed {
+pub struct PendingControl {
     /// Bytes read from the oldest advertisement and not reported yet.
     read_bytes: u32,
     /// Advertisements to be answered with SendSm.
@@ -31,7 +31,7 @@ const SINK_CANCEL_ACK: u8 = 1 << 2;
 const SUSPEND_ACK: u8 = 1 << 3;
 const FLAGS: u8 = RESIZE_ACK | SUSPEND_ACK | COMBINED | SINK_CANCEL_ACK;
 
-impl Owed {
+impl PendingControl {
     /// Nothing to send.
     pub const NOTHING: Self = Self { read_bytes: 0, send_sm: 0, flags: 0 };
     /// One SendSm.
@@ -85,15 +85,15 @@ impl Owed {
 
     /// Unpacks and checks it.
     pub const fn from_word(word: u64) -> Result<Self, Corrupt> {
-        let owed = Self {
+        let pending = Self {
             read_bytes: word as u32,
             send_sm: (word >> 32) as u8,
             flags: (word >> 40) as u8,
         };
-        if word >> 48 != 0 || owed.send_sm > MAX_ADVERTS || owed.flags & !FLAGS != 0 {
+        if word >> 48 != 0 || pending.send_sm > MAX_ADVERTS || pending.flags & !FLAGS != 0 {
             return Err(Corrupt { word: 0 });
         }
-        Ok(owed)
+        Ok(pending)
     }
 
     /// The rest when `taken` has been sent; the word may have grown meanwhile.

@@ -14,7 +14,7 @@ use super::{
 use crate::{Carrier, Reason};
 
 impl Outbound {
-    pub(super) fn flush_owed<T, C: Carrier>(
+    pub(super) fn flush_to_carrier<T, C: Carrier>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
     ) -> Result<(), SendError> {
