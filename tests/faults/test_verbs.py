@@ -532,7 +532,7 @@ LATE = [
     (how, unread, end)
     for unread, end in [(30_000, "no"), (400_000, "no"), (30_000, "before"), (30_000, "while")]
     for how in ["exec", "pass", "child-late", "child-close"]
-] + [("child-both", 30_000, "no")]
+] + [("child-both", 30_000, end) for end in ("no", "before")]
 
 
 @pytest.mark.integrity

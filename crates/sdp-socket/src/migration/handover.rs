@@ -173,16 +173,14 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader)
 
 /// [`leave_to`] of a connection to another host. False: it was reset.
 fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
-    if matches!(next, NextReader::Copy) {
-        // Other threads that were about to use it let go.
-        for _ in 0..ALONE_LOOKS {
-            if conn.users() <= 1 {
-                break;
-            }
+    // Threads that wait for a copy to be handed back look at the connection now and then.
+    let looks = if matches!(next, NextReader::Copy) { ALONE_LOOKS } else { 1 };
+    let may_relay = (0..looks).any(|look| {
+        if look > 0 {
             sdp_sys::time::sleep(TURN_SLEEP_NS);
         }
-    }
-    let may_relay = may_be_replaced(conn, next);
+        may_be_replaced(conn, next)
+    });
     match hosts::hand_back(conn, fd, reason, may_relay) {
         Handed::Unanswered => {
             // Where no relay is to be had the other end has the rest of its time.
