@@ -520,6 +520,7 @@ fn answer(
                 if !enter_guard(conn) {
                     return None;
                 }
+                announce(pair);
                 let Ok((tx, rx)) = host.accept(id, number, reply) else {
                     if !was_guarded {
                         conn.change_stage(Stage::Guarded, Stage::Remote);
@@ -593,9 +594,14 @@ fn begun(pair: &Pair, at: usize) {
     // SAFETY: the device's lock is the caller's.
     let attempt = unsafe { pair.attempt() };
     (attempt.met_ns, attempt.tries) = (monotonic_ns(), 0);
+    announce(pair);
+    doorbell::signal_self(conn.index());
+}
+
+/// Markers may come to stand on its carrier from here on: epoll sets are to be told ([`take_new`]).
+fn announce(pair: &Pair) {
     pair.is_new.store(true, Ordering::SeqCst);
     HAS_NEW.store(true, Ordering::SeqCst);
-    doorbell::signal_self(conn.index());
 }
 
 /// Calls `each` with the connections that have met since the last time.

@@ -721,6 +721,12 @@ pub(crate) fn take_new(each: impl Fn(&Conn)) {
     device::take_new(each);
 }
 
+/// Whether connections of this process may meet an end on another host. A load.
+#[inline]
+pub(crate) fn is_in_use() -> bool {
+    IN_USE.load(Ordering::Relaxed)
+}
+
 /// Before a wait for several descriptors sleeps, and after it: messages that are due for each
 /// connection are sent, and the connection manager's events are handled; `has_met` as in
 /// [`take_new`]. After how many nanoseconds at the latest it is to be called again. Slow.
