@@ -125,6 +125,7 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
                 pair.claimed();
                 return true;
             }
+            (COPY_HAS_IT, true) if pair.is_claimed() => return what != Use::Tend,
             _ if !may_wait && what != Use::Ask => return false,
             (UNCLAIMED, true) if is_current && change(COPY_LEAVES) => {
                 pair.claimed();
@@ -134,7 +135,6 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
             (COPY_LEAVES, true) if may_wait && pair.is_claimed() => {
                 return what == Use::Leave || leave_for_all(conn, pair, row, conn::number_of(conn));
             }
-            (COPY_HAS_IT, true) if pair.is_claimed() => return what != Use::Tend,
             (UNCLAIMED, true) if !is_current => {
                 change(ASKED);
             }
