@@ -171,7 +171,10 @@ fn leave_for_all(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool
 #[cold]
 #[inline(never)]
 fn stays(conn: &Conn, pair: &Pair, row: &Row, fd: c_int) -> bool {
-    if !pair.is_copy() || leaving::copy_may_leave(conn, pair, fd) {
+    // A peer that has ended its stream cannot take it back. Where all is on the carrier it need not.
+    let may_leave = || leaving::copy_may_leave(conn, pair, fd);
+    let is_whole = || carrier::is_over(fd) && leaving::is_on_carrier(conn, pair);
+    if !pair.is_copy() || may_leave() && !is_whole() {
         return false;
     }
     set(row, COPY_HAS_IT);

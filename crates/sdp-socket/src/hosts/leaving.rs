@@ -301,6 +301,19 @@ pub(super) fn copy_may_leave(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     may_leave(conn, pair)
 }
 
+/// Whether nothing of a fork's copy is on the queue pair: both directions go on by the carrier.
+pub(super) fn is_on_carrier(conn: &Conn, pair: &Pair) -> bool {
+    let is_read = |Receiving { inbound, .. }: &mut Receiving| {
+        inbound.as_ref().is_some_and(Inbound::may_destroy)
+    };
+    let is_sent = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
+        outbound.as_ref().is_some_and(|outbound| outbound.unacknowledged() == 0)
+    };
+    lose_link(conn, pair).is_some()
+        && pair.receiving(conn, is_read) == Some(true)
+        && pair.sending(conn, is_sent) == Some(true)
+}
+
 fn may_leave(conn: &Conn, pair: &Pair) -> bool {
     let knows = |sending: &mut Sending, _: &mut [u8]| {
         sending.outbound.as_ref().is_some_and(|outbound| outbound.may_leave())
