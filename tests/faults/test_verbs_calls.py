@@ -13,6 +13,7 @@ from .test_verbs import ADDRESSES, LIMIT_S, PORT, built, by_sdp, hosts, pytestma
 __all__ = ["built", "hosts", "pytestmark"]
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "told.py"
+MEETS = PROGRAM.with_name("meets_asleep.py")
 CALLS = [
     "recv recv poll send send",
     "poll send send recv",
@@ -58,3 +59,17 @@ def test_a_program_that_waits_for_fionread(hosts, size):
     for name in ("server", "client"):
         report = json.loads((hosts.path / f"{name}.json").read_text())
         assert by_sdp(report) > 500, report
+
+
+@pytest.mark.parametrize("wait", ["forever", "0.5", "0"])
+@pytest.mark.parametrize("end", ["server", "client"])
+def test_a_wait_during_which_a_connection_meets(hosts, end, wait):
+    """The marker by which the other end proves itself comes to the carrier: it is nothing to read."""
+    server = hosts.start(0, "server", "serve", PORT, wait if end == "server" else "no", program=MEETS)
+    hosts.listens()
+    words = ADDRESSES[0], PORT, wait if end == "client" else "no"
+    hosts.every_byte(hosts.start(1, "client", "ask", *words, program=MEETS))
+    hosts.every_byte(server)
+    for name in ("server", "client"):
+        report = json.loads((hosts.path / f"{name}.json").read_text())
+        assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 50, report

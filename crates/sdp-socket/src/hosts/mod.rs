@@ -721,10 +721,11 @@ pub(crate) fn take_new(each: impl Fn(&Conn)) {
     device::take_new(each);
 }
 
-/// Whether connections of this process may meet an end on another host. A load.
+/// Whether a connection may meet its end on another host at any moment. A load where there is no such host.
 #[inline]
-pub(crate) fn is_in_use() -> bool {
-    IN_USE.load(Ordering::Relaxed)
+pub(crate) fn may_meet() -> bool {
+    let is_remote = |pair: &Pair| pair.conn().is_some_and(|conn| conn.stage() == Stage::Remote);
+    IN_USE.load(Ordering::Relaxed) && pair::all().any(|(_, pair)| is_remote(pair))
 }
 
 /// Before a wait for several descriptors sleeps, and after it: messages that are due for each

@@ -63,9 +63,9 @@ pub(crate) unsafe fn wait(
         return None;
     }
     inherited::share(set);
+    // One that meets during the wait may have a marker on its carrier, which is nothing to read.
+    let passed_below_ns = if hosts::may_meet() { 0 } else { PASSED_BELOW_NS };
     hosts::take_new(interest::attached);
-    // A connection that meets during the wait may have a marker on its carrier, which is nothing to read.
-    let passed_below_ns = if hosts::is_in_use() { 1 } else { PASSED_BELOW_NS };
     // Nothing in it is on a lane, and the call is over before a lane could be missed.
     if timeout_ns.is_some_and(|ns| ns < passed_below_ns)
         && with(|m| !concerns_us(m, set) && m.set(set).is_none_or(|s| !s.has_oneshots))?
