@@ -23,6 +23,12 @@ table inet wire {
 TCP_HEADER = 52
 # Markers and what TCP sent again.
 SLACK = 4096
+# A server has read the rest of a stream, whose client is gone, before it closes its own end. Not all do.
+HAS_CLOSED = """
+for i in $(seq 200); do
+    [ -n "$(ss -Htn state established state close-wait 'sport = :%d')" ] || break; sleep 0.1
+done
+"""
 # What a half that leaves its queue pair may send a second time: all that the peer has not acknowledged.
 RESUMED = 65_536 + SLACK
 
@@ -55,7 +61,7 @@ class Ends:
     def __init__(self, pair, ladder, settings=SETTINGS):
         self.pair, self.sdp, self.settings = pair, ladder.artifacts.sdp, settings
         self.wire = Wire(pair.b)
-        self.server = self.stopper = self.killer = None
+        self.server = self.stopper = self.killer = self.port = None
 
     def command(self, name, words):
         """A command under `sdp run`."""
@@ -67,6 +73,7 @@ class Ends:
         program = str(words[0]).rpartition("/")[2]
         self.stopper, self.killer = (f"pkill -{signal} {which} -x {program}" for signal, which in ((stop, "-o"), ("KILL", "")))
         self.pair.a.run("rm -f /tmp/server.json")
+        self.port = port
         self.server = self.pair.a.start(before + "exec " + self.command("server", words), user=user)
         self.pair.a.wait_listening(port)
 
@@ -78,7 +85,8 @@ class Ends:
         return done, report(self.pair.b, "client")
 
     def stop(self, ok=(0,)):
-        """Ends the server; its report."""
+        """Ends the server when it has read its connections to their end, for so long as that may take; its report."""
+        self.pair.a.run(HAS_CLOSED % self.port)
         self.pair.a.run(self.stopper, ok=(0, 1))
         server, self.server = self.server, None
         done = server.wait()
