@@ -23,6 +23,9 @@
 //! ```
 //!
 //! A *place* is the side that a process had in the segment's first connection, and stays with it.
+//! [`record`] has the offer slot of one segment.
+
+mod record;
 
 use core::{
     cell::UnsafeCell,
@@ -34,6 +37,8 @@ use sdp_sys::{
     memfd,
     secret::{self, Secret, UNREADABLE},
 };
+
+use record::{Record, State};
 
 use crate::{
     identity::{Addr, Tuple},
@@ -53,27 +58,6 @@ pub const OFFER_OFFSET: usize = 2048;
 const NAME_WORDS: usize = 9;
 const PREFIX_LEN: usize = crate::name::NAME_LEN - 4 * NAME_WORDS;
 const TAKEN: u32 = 3;
-
-#[repr(C, align(128))]
-struct Place {
-    released: AtomicU32,
-    gone: AtomicU32,
-    descriptor: AtomicU32,
-    slot: AtomicU32,
-    name: [AtomicU32; NAME_WORDS],
-    /// Where a process that may read our memory reads the process's [`Secret`]; 0: nowhere.
-    secret_at: AtomicU64,
-    /// The secret that the process has read at the place that the other one named; 0: nothing yet.
-    answer: AtomicU64,
-}
-
-#[repr(C, align(128))]
-struct OfferSlot {
-    claim: AtomicU32,
-    places: [Place; 2],
-}
-
-const _: () = assert!(OFFER_OFFSET + size_of::<OfferSlot>() <= segment::HEADER_BYTES);
 
 /// A connection's segment that may come back.
 #[derive(Debug, Clone, Copy)]
@@ -131,148 +115,6 @@ pub enum Answer {
     Taken(Offer),
     /// The other end will not take it.
     Lost,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Idle,
-    Offered,
-    Used,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Record {
-    kept: KeptSegment,
-    state: State,
-    life: u32,
-    /// When it was last in use.
-    clock: u32,
-    /// That of the pool when its connection got it.
-    generation: u64,
-    /// Our side in the connection for which it is offered.
-    end: u8,
-}
-
-impl Record {
-    fn offer_slot(&self) -> &OfferSlot {
-        // SAFETY: a record's segment is mapped as long as the record exists, at least HEADER_BYTES long and page
-        // aligned; an offer slot consists of atomics only.
-        unsafe { self.kept.base.add(OFFER_OFFSET).cast::<OfferSlot>().as_ref() }
-    }
-
-    fn place(&self) -> usize {
-        usize::from(self.kept.side & 1)
-    }
-
-    fn own(&self) -> &Place {
-        let [a, b] = &self.offer_slot().places;
-        if self.place() == 0 { a } else { b }
-    }
-
-    fn other(&self) -> &Place {
-        let [a, b] = &self.offer_slot().places;
-        if self.place() == 0 { b } else { a }
-    }
-
-    const fn claim(&self, what: u32) -> u32 {
-        self.life.wrapping_shl(2) | what
-    }
-
-    fn is_claimed(&self, what: u32) -> bool {
-        self.offer_slot().claim.load(Ordering::Acquire) == self.claim(what)
-    }
-
-    /// Whether the other end has let go of it.
-    fn is_let_go(&self) -> bool {
-        self.other().released.load(Ordering::Acquire) == self.life.wrapping_add(1)
-    }
-
-    /// Whether both ends have.
-    fn is_free(&self) -> bool {
-        self.state == State::Idle && self.is_let_go()
-    }
-
-    fn is_gone(&self) -> bool {
-        self.other().gone.load(Ordering::Relaxed) != 0
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.state != State::Used
-    }
-
-    /// The other end must not use it any more.
-    fn say_gone(&self) {
-        self.own().gone.store(1, Ordering::Relaxed);
-    }
-
-    fn is_of(&self, owner: u32, state: State) -> bool {
-        self.kept.owner == owner && self.state == state
-    }
-
-    fn say(&self, descriptor: i32, slot: u32) {
-        let own = self.own();
-        own.descriptor.store(descriptor as u32, Ordering::Relaxed);
-        own.slot.store(slot, Ordering::Relaxed);
-    }
-
-    /// The other end has taken our offer, and this end does not come: says so. After the last wipe.
-    fn disown(&self) {
-        // SAFETY: the segment is mapped as long as the record exists, and begins with its header.
-        unsafe { segment::disown(self.kept.base, self.end) };
-    }
-
-    /// Ends our offer. False: it is not there any more.
-    fn take_back(&self) -> bool {
-        let (from, to) = (self.claim(1 + self.place() as u32), self.claim(0));
-        let claim = &self.offer_slot().claim;
-        claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    fn as_offer(&self, index: usize) -> Offer {
-        let other = self.other();
-        Offer {
-            descriptor: other.descriptor.load(Ordering::Relaxed),
-            slot: other.slot.load(Ordering::Relaxed),
-            secret_at: other.secret_at.load(Ordering::Relaxed),
-            claimed: other.answer.load(Ordering::Relaxed),
-            has_answered: self.own().answer.load(Ordering::Relaxed) != 0,
-            life: self.life,
-            kept: self.kept,
-            index,
-        }
-    }
-
-    /// Whether the other end offers the connection with that name here.
-    fn offers(&self, wanted: &[u32; NAME_WORDS]) -> bool {
-        let name = || self.other().name.iter().map(|word| word.load(Ordering::Relaxed));
-        self.is_free()
-            && !self.is_gone()
-            && self.is_claimed(2 - self.place() as u32)
-            && name().zip(wanted).all(|(word, wanted)| word == *wanted)
-    }
-
-    /// The last step of taking an offer. False: it was withdrawn.
-    fn seal(&mut self, owner: u32, generation: u64) -> bool {
-        let (from, to) = (self.claim(2 - self.place() as u32), self.claim(TAKEN));
-        let claim = &self.offer_slot().claim;
-        if claim.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        self.life = self.life.wrapping_add(1);
-        self.state = State::Used;
-        self.kept.owner = owner;
-        self.generation = generation;
-        true
-    }
-
-    /// Empties the control page for the next connection. No connection uses it.
-    fn wipe(&self) {
-        for at in (0..OFFER_OFFSET).step_by(8) {
-            // SAFETY: within the segment's control page, aligned.
-            let word = unsafe { self.kept.base.add(at).cast::<AtomicU64>().as_ref() };
-            word.store(0, Ordering::Relaxed);
-        }
-    }
 }
 
 /// The segment used last with the process that the program met at the remote address of `tuple`.
