@@ -14,6 +14,8 @@ __all__ = ["built", "hosts", "pytestmark"]
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "told.py"
 MEETS = PROGRAM.with_name("meets_asleep.py")
+CLOSING = PROGRAM.with_name("last_answer.py")
+CLOSES = 100
 CALLS = [
     "recv recv poll send send",
     "poll send send recv",
@@ -73,3 +75,14 @@ def test_a_wait_during_which_a_connection_meets(hosts, end, wait):
     for name in ("server", "client"):
         report = json.loads((hosts.path / f"{name}.json").read_text())
         assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 50, report
+
+
+def test_a_client_that_closes_behind_the_last_answer(hosts):
+    """The end of its queue pair, which the server may hear of first, does not take the end of the stream away."""
+    server = hosts.start(0, "server", "serve", PORT, CLOSES, program=CLOSING)
+    hosts.listens()
+    hosts.every_byte(hosts.start(1, "client", "ask", ADDRESSES[0], PORT, CLOSES, program=CLOSING))
+    assert (server.wait(LIMIT_S), server.stderr.read()) == (0, "")
+    for name in ("server", "client"):
+        report = json.loads((hosts.path / f"{name}.json").read_text())
+        assert report["fabrics"]["verbs"] > CLOSES // 2 and by_sdp(report) > CLOSES, report

@@ -7,15 +7,18 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use sdp_sys::section;
+use libc::c_int;
+use sdp_sys::{fd, section};
 
 use super::{
+    Found,
     device::{DeviceLock, device, drain_one, may_be_slow, with_both},
+    finish, forked, is_guarded, is_plain, look,
     pair::{self, Pair},
     places,
 };
 use crate::{
-    conn::{Conn, Half, publish},
+    conn::{Conn, Half, carrier, publish},
     process,
 };
 
@@ -56,6 +59,43 @@ fn lock() -> Option<DeviceLock> {
 fn put_off(pair: &Pair, what: u32) {
     pair.later.fetch_or(what, Ordering::AcqRel);
     HAS_ENDED.store(true, Ordering::Release);
+}
+
+/// The last descriptor is about to be closed: does the same as a close over TCP.
+#[inline(always)]
+pub(crate) fn closing(conn: &Conn, fd: c_int) {
+    if is_guarded(conn) {
+        close(conn, fd);
+    }
+}
+
+/// The new image does not get the connection: messages that are not acknowledged go to the kernel,
+/// whose close follows. In a fork child that is no use of the connection, which its parent goes on
+/// with.
+pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
+    if !forked::closes_for_others(conn, fd) {
+        finish(conn, fd);
+    }
+}
+
+#[cold]
+fn close(conn: &Conn, fd: c_int) {
+    if forked::closes_for_others(conn, fd) || is_plain(conn) {
+        return;
+    }
+    if !finish(conn, fd) {
+        return carrier::reset_on_close(fd);
+    }
+    // With bytes of the program unread TCP answers with a reset.
+    if matches!(look(conn), Some(Found::Bytes(_))) {
+        carrier::flush(fd);
+        return carrier::reset_on_close(fd);
+    }
+    // The end comes before that of the queue pair, to which the peer would answer on the carrier.
+    if !carrier::will_reset(fd) {
+        let _ = fd::shutdown(fd, libc::SHUT_WR);
+        look(conn);
+    }
 }
 
 /// The connection leaves the library: nothing more is sent by its queue pair, and no other one comes. It receives until

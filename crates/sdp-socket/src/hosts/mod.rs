@@ -55,7 +55,7 @@ mod watch;
 
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
-pub(crate) use ending::settle;
+pub(crate) use ending::{closed_by_exec, closing, settle};
 pub(crate) use forked::{HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
@@ -593,6 +593,9 @@ fn receive_once(
             }
             got => got,
         };
+        if !peeks && matches!(got, Ok(0)) {
+            pair.has_ended.store(true, Ordering::Release);
+        }
         let after = inbound.counts();
         let has_read_carrier = after.carrier_bytes != before.carrier_bytes;
         note_arrival(conn, shown, inbound.is_on_sdp(), has_read_carrier, &pair.shared);
@@ -683,6 +686,11 @@ fn report_error(conn: &Conn) -> Option<Errno> {
 
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     if pair.is_plain() {
+        return None;
+    }
+    // A peer that has closed answers anything with a reset, which would take its end away from a reader.
+    let is_over = || conn::number_of(conn).is_none_or(carrier::is_over);
+    if pair.shared.is_link_dead() && !pair.has_ended.load(Ordering::Acquire) && is_over() {
         return None;
     }
     // The peer's PROOF stands on the carrier, which a program that only sends never reads.
@@ -798,38 +806,6 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
             Some(Err(SendError::Carrier(_))) => return true,
             Some(Err(_)) | None => return false,
         }
-    }
-}
-
-/// The last descriptor is about to be closed: does the same as a close over TCP.
-#[inline(always)]
-pub(crate) fn closing(conn: &Conn, fd: c_int) {
-    if is_guarded(conn) {
-        close(conn, fd);
-    }
-}
-
-/// The new image does not get the connection: messages that are not acknowledged go to the kernel,
-/// whose close follows. In a fork child that is no use of the connection, which its parent goes on
-/// with.
-pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
-    if !forked::closes_for_others(conn, fd) {
-        finish(conn, fd);
-    }
-}
-
-#[cold]
-fn close(conn: &Conn, fd: c_int) {
-    if forked::closes_for_others(conn, fd) || is_plain(conn) {
-        return;
-    }
-    if !finish(conn, fd) {
-        return carrier::reset_on_close(fd);
-    }
-    // With bytes of the program unread TCP answers with a reset.
-    if matches!(look(conn), Some(Found::Bytes(_))) {
-        carrier::flush(fd);
-        carrier::reset_on_close(fd);
     }
 }
 

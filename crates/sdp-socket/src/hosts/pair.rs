@@ -124,6 +124,8 @@ pub(super) struct Pair {
     is_copy: AtomicBool,
     /// The program reads no more (SHUT_RD).
     pub(super) is_shut: AtomicBool,
+    /// The program has read the end of the stream.
+    pub(super) has_ended: AtomicBool,
     /// Notices a message that is lost.
     pub(super) watch: Watch,
     /// The kernel reported to a wait that the carrier has bytes; no receive call has looked yet.
@@ -236,6 +238,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.fork.store(0, Ordering::Relaxed);
         pair.claimed.store(0, Ordering::Relaxed);
         pair.is_shut.store(false, Ordering::Relaxed);
+        pair.has_ended.store(false, Ordering::Relaxed);
         pair.watch.begin();
         pair.is_waited_for.store(false, Ordering::Relaxed);
         pair.is_carrier_due.store(false, Ordering::Relaxed);
