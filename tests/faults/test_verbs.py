@@ -7,6 +7,7 @@ network between the devices is a file that both ends map. `SDP_FAKE_FAIL` makes 
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -137,8 +138,9 @@ class Hosts:
             time.sleep(0.05)
         raise AssertionError(left)
 
-    def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM, before=(), says=""):
+    def start(self, number, name, *words, fail=(), settings=(), program=PROGRAM, before=(), says="", log=()):
         options = [word for setting in ("fabrics=shm,verbs", *settings) for word in ("--set", setting)]
+        options += [word for level in log for word in ("--log", level)]
         files = Path(build().name)
         argv = [*before, *people.words(self.users[number]), files / "sdp", "run", "--no-config", *options,
                 "--report", self.path / f"{name}.json", "--",
@@ -166,6 +168,7 @@ class Hosts:
     def every_byte(self, client):
         out, err = client.communicate(timeout=LIMIT_S)
         assert (client.returncode, out) == (0, "every byte\n"), (client.returncode, out, err)
+        return err
 
     def stop(self, server):
         """The reports of client and server, which agree on how many bytes there were."""
@@ -216,6 +219,25 @@ def test_every_byte(hosts, options):
     for report in (client, server):
         assert report["fabrics"]["verbs"] == 2, report
         assert by_sdp(report) > sum(report["bytes"].values()) / 2, report
+
+
+def test_each_message_is_traced(hosts):
+    """`sdp_data_debug_level`: numbers without a gap, and as much payload as was counted, both ways."""
+    server = hosts.serve()
+    has_met = hosts.path / "met"
+    pace = "--rounds", 60, "--size", 100, "--pace", 0.05, "--pace-until", has_met
+    client = hosts.ask(*pace, settings=("sdp_data_debug_level=1",), log=("9:stderr",))
+    hosts.wait(lambda live: live["qps"] == 2)
+    has_met.touch()
+    lines = hosts.every_byte(client)
+    client, _ = hosts.stop(server)
+    form = r"libsdp DATA: fd:\d+ %s mid:0x(..) flags:\d+ bufs:\d+ len:(\d+) mseq:(\d+) mseq_ack:\d+$"
+    for direction, counted in ("TX", "sdp_sent"), ("RX", "sdp_received"):
+        messages = re.findall(form % direction, lines, re.MULTILINE)
+        numbers = [int(number) for *_, number in messages]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), lines
+        payload = sum(int(length) - 16 for identifier, length, _ in messages if identifier == "ff")
+        assert payload == client["bytes"][counted] > 0, (direction, client["bytes"], lines)
 
 
 @pytest.mark.integrity

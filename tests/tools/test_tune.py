@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -175,6 +176,54 @@ def test_a_log_that_begins_and_ends_while_the_program_runs(ladder, tmp_path):
         tune(ladder, "--pid", parent, "sdp_debug_level=default")
         both.say("connect")
         assert log.read_text(encoding="utf-8") == lines
+
+
+def messages(log):
+    """Lines of `sdp_data_debug_level`: {(pid, direction): [(identifier, length, sequence)]}."""
+    found = {}
+    form = r"\[(\d+)\] libsdp DATA: fd:\d+ ([TR]X) mid:0x(..) flags:\d+ bufs:\d+ len:(\d+) mseq:(\d+) mseq_ack:\d+$"
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if " DATA: " in line:
+            pid, direction, *rest = re.search(form, line).groups()
+            found.setdefault((int(pid), direction), []).append((rest[0], int(rest[1]), int(rest[2])))
+    return found
+
+
+def test_messages_are_traced_while_it_is_asked_for(ladder, tmp_path):
+    """What one end sent the other one received: each message has a line at both, and none while nobody asks."""
+    log = tmp_path / "log"
+    with open(log, "wb") as stderr, running(ladder, "--log", "9:stderr", stderr=stderr) as both:
+        parent, child = both_pids(both)
+        both.say("turns", 3)
+        assert log.read_bytes() == b""
+        tune(ladder, "--pid", parent, "--pid", child, "sdp_data_debug_level=1")
+        both.say("turns", 1)  # a connection in use is traced from its next send or wait on
+        log.write_bytes(b"")
+        both.say("turns", 5)
+        found = messages(log)
+        assert set(found) == {(pid, way) for pid in (parent, child) for way in ("TX", "RX")}, found
+        for sender, receiver in (parent, child), (child, parent):
+            sent = found[sender, "TX"]
+            first = sent[0][2]
+            assert sent == [("ff", 16 + 8, first + i) for i in range(5)] == found[receiver, "RX"], found
+        tune(ladder, "--pid", parent, "--pid", child, "data_debug_level=default")
+        both.say("turns", 1)
+        log.write_bytes(b"")
+        both.say("turns", 5)
+        assert log.read_bytes() == b""
+
+
+@pytest.mark.parametrize("options", [["--set", "sdp_data_debug_level=9"], ["--rule", "option sdp_data_debug_level 1"]], ids=["environment", "rules"])
+def test_messages_are_traced_from_the_first(ladder, tmp_path, options):
+    log = tmp_path / "log"
+    with open(log, "wb") as stderr, running(ladder, "--log", "9:stderr", *options, stderr=stderr) as both:
+        parent, child = both_pids(both)
+        found = messages(log)
+        for sender, receiver in (parent, child), (child, parent):
+            sent = found[sender, "TX"]
+            assert [sequence for *_, sequence in sent] == list(range(1, len(sent) + 1))
+            assert found[receiver, "RX"] == sent
+        assert sum(map(len, found.values())) > 200  # of 100 turns, with 16 calls before the lane
 
 
 def test_parameters_of_the_historic_module_are_hints(ladder, tmp_path):

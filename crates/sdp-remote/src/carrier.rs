@@ -1,5 +1,6 @@
 //! The interface that this crate needs of the TCP socket.
 
+use sdp_proto::wire::Header;
 use sdp_rdma::fabric::Gather;
 
 /// Why the carrier did nothing.
@@ -39,6 +40,9 @@ pub trait Carrier {
     /// # Errors
     /// The kernel's.
     fn unsent(&mut self) -> Result<usize, CarrierError>;
+
+    /// A message was posted to the queue pair, or taken off it: for who traces data.
+    fn trace(&self, _is_sent: bool, _header: &Header) {}
 }
 
 /// A carrier that takes the program's bytes where they are.

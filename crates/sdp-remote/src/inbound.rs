@@ -414,6 +414,7 @@ impl Inbound {
     pub fn gather<R: ReceiveQueue>(
         &mut self,
         rx: &mut R,
+        carrier: &impl Carrier,
         shared: &Shared,
     ) -> Result<(), RecvError> {
         // Before its PROOF no process on the queue pair is believed.
@@ -426,7 +427,7 @@ impl Inbound {
             match next {
                 Ok(Some(message)) => {
                     has_some = true;
-                    self.take_message(rx, message, shared)
+                    self.take_message(rx, message, carrier, shared)
                         .map_err(|reason| break_off(shared, reason))?;
                 }
                 Ok(None) => break,
@@ -447,12 +448,14 @@ impl Inbound {
         &mut self,
         rx: &mut R,
         message: Received,
+        carrier: &impl Carrier,
         shared: &Shared,
     ) -> Result<(), Reason> {
         let mut bytes = [0; PREFIX_MAX];
         let copied = rx.copy_header(message, &mut bytes);
         let first = bytes.get(..copied).unwrap_or_default();
         let parsed = Message::parse(first, message.len).map_err(Reason::Message)?;
+        carrier.trace(false, &parsed.header);
         match sdp_proto::take(&mut self.sink, &parsed, shared).map_err(Reason::Message)? {
             TakenMessage::Deliver(payload) => return self.keep(message, payload),
             TakenMessage::EndOfStream => self.has_disconnected = true,
@@ -573,7 +576,7 @@ impl Inbound {
                 return Err(RecvError::WouldBlock);
             }
             if let Some(rx) = io.rx.as_deref_mut() {
-                self.gather(rx, io.shared)?;
+                self.gather(rx, &*io.carrier, io.shared)?;
             }
             if io.shared.is_broken() {
                 return Err(RecvError::Broken(Reason::Told));

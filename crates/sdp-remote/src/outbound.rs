@@ -589,7 +589,7 @@ impl Outbound {
     }
 
     /// Learns the events since the last call.
-    fn catch_up<T: SendQueue, C>(
+    fn catch_up<T: SendQueue, C: Carrier>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
     ) -> Result<(), SendError> {
@@ -696,7 +696,10 @@ impl Outbound {
     }
 
     /// Posts a switch; if the queue pair has no room for it the half stays where it is.
-    fn switch<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) -> Result<(), SendError> {
+    fn switch<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
         let Some(tx) = io.tx.as_deref_mut() else { return Ok(()) };
         let mut after = self.producer.clone();
         let Ok(switch) = after.switch_to_sdp() else { return Ok(()) };
@@ -711,6 +714,7 @@ impl Outbound {
         let posted = self.post(tx, &outgoing, &mut Nothing, false, io.now);
         match posted {
             Ok(()) => {
+                io.carrier.trace(true, &outgoing.message().header);
                 after.posted_control(outgoing.message().header.mseq);
                 self.producer = after;
                 self.counts.switches += 1;
@@ -762,7 +766,7 @@ impl Outbound {
     }
 
     /// Posts as many messages as there is credit for. 0: the half is on the kernel lane now.
-    fn post_payload<T: SendQueue, C>(
+    fn post_payload<T: SendQueue, C: Carrier>(
         &mut self,
         io: &mut SendContext<'_, T, C>,
         payload: &mut impl Gather,
@@ -778,7 +782,7 @@ impl Outbound {
             fill_ring(io.ring, stream, payload, at, len);
             let mut pieces = Pieces(ring_pieces(io.ring, stream, len));
             match self.post(tx, &outgoing, &mut pieces, true, io.now) {
-                Ok(()) => {}
+                Ok(()) => io.carrier.trace(true, &outgoing.message().header),
                 Err(PostError::Failed(_)) => {
                     self.link_died(io.shared);
                     break;
@@ -813,7 +817,7 @@ impl Outbound {
     }
 
     /// Posts the invitation, answers and credit updates, as far as there is credit and room.
-    fn post_control<T: SendQueue, C>(&mut self, io: &mut SendContext<'_, T, C>) {
+    fn post_control<T: SendQueue, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) {
         if !self.is_up(io.shared) || self.producer.link() != Link::Up {
             return;
         }
@@ -822,7 +826,7 @@ impl Outbound {
         if self.is_inviting && !self.is_invite_sent {
             let request = LaneRequest { lane: WireLane::Sdp, sequence: shared.followed() };
             let Ok(outgoing) = self.source.request_lane(shared.ack(), request) else { return };
-            if !self.post_empty(tx, &outgoing, shared, io.now) {
+            if !self.post_empty(tx, &outgoing, io.carrier, (shared, io.now)) {
                 return;
             }
             self.is_invite_sent = true;
@@ -838,7 +842,7 @@ impl Outbound {
                     }
                     Err(_) => return,
                 };
-            let mut post = || self.post_empty(tx, &outgoing, shared, io.now);
+            let mut post = || self.post_empty(tx, &outgoing, io.carrier, (shared, io.now));
             if !shared.exchange().settle(&outgoing, &mut post) {
                 return;
             }
@@ -853,11 +857,12 @@ impl Outbound {
         &mut self,
         tx: &mut impl SendQueue,
         outgoing: &Outgoing,
-        shared: &Shared,
-        now: u64,
+        carrier: &impl Carrier,
+        (shared, now): (&Shared, u64),
     ) -> bool {
         match self.post(tx, outgoing, &mut Nothing, true, now) {
             Ok(()) => {
+                carrier.trace(true, &outgoing.message().header);
                 self.producer.posted_control(outgoing.message().header.mseq);
                 true
             }

@@ -75,8 +75,9 @@ fn nobody_is_believed_before_its_proof() {
     }
     // Both have a queue pair; no carrier was read.
     post(&mut pair, &[0; 30]);
-    let (rx, shared) = (pair.connector.rx.as_mut().expect("a queue pair"), &pair.connector.shared);
-    assert_eq!(pair.connector.inbound.gather(rx, shared), Ok(()));
+    let end = &mut pair.connector;
+    let (rx, shared) = (end.rx.as_mut().expect("a queue pair"), &end.shared);
+    assert_eq!(end.inbound.gather(rx, &end.tcp, shared), Ok(()));
     let now = pair.world.now_ns();
     assert!(pair.connector.send(10, now).is_ok());
     assert!(!pair.connector.outbound.is_on_sdp());

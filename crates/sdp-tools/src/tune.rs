@@ -26,7 +26,7 @@ const FORMER: [(&str, &str); 3] = [
     ("zcopy_thresh", "sdp_zcopy_thresh"),
 ];
 /// Tunables that are kept and shown, but have no effect in this version.
-const WITHOUT_EFFECT: [&str; 2] = ["sdp_zcopy_thresh", "sdp_data_debug_level"];
+const WITHOUT_EFFECT: [&str; 1] = ["sdp_zcopy_thresh"];
 
 const NO_EFFECT: &str = " (no effect in this version)";
 

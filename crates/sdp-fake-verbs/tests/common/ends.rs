@@ -283,7 +283,7 @@ impl End {
 
     pub(crate) fn tend(&mut self, now: u64) -> Result<Option<u64>, SendError> {
         if let (Some(rx), false) = (self.rx.as_mut(), self.shared.is_broken()) {
-            let _ = self.inbound.gather(rx, &self.shared);
+            let _ = self.inbound.gather(rx, &self.tcp, &self.shared);
         }
         let mut io = SendContext {
             tx: self.tx.as_mut(),

@@ -24,7 +24,7 @@ impl Inbound {
         }
         if let Some(rx) = io.rx.as_deref_mut() {
             // The call that takes a message reports an error in it.
-            let _ = self.gather(rx, io.shared);
+            let _ = self.gather(rx, &*io.carrier, io.shared);
         }
         let peeked = io.carrier.peek(scratch).unwrap_or(0);
         let mut rest = scratch.get(..peeked).unwrap_or_default();

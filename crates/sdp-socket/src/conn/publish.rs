@@ -10,6 +10,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Tuple};
+use sdp_proto::wire::Header;
 use sdp_stats::{
     Device, Direction, Endpoint, Fabric, NewRow, Page, Reason, Role, RowId, Verdict,
     trace::{Event, Kind},
@@ -22,11 +23,25 @@ use crate::{
         number_of, words,
     },
     process::{
-        log, page, socket_tags,
+        self, log, page, socket_tags,
         table::{self, Entry},
         trace,
     },
 };
+
+/// A message was posted on the SDP lane, or taken off it: a line of the log, if data is traced.
+#[inline]
+pub(crate) fn message(conn: &Conn, is_sent: bool, header: &Header) {
+    if process::tunables().traces_data() {
+        trace_message(conn, is_sent, header);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn trace_message(conn: &Conn, is_sent: bool, header: &Header) {
+    log::message(number_of(conn).unwrap_or(-1), is_sent, header);
+}
 
 /// Where to count for a connection.
 #[inline]

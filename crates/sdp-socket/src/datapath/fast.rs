@@ -170,7 +170,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
     if used.conn.has(special)
         || used.conn.turn.is_taken()
-        || process::tunables().lane_flip() != 0
+        || process::tunables().bars_fast_path()
         || used.segment.end(side ^ 1).intent.load(Ordering::Relaxed) != 0
         // A family member may have passed this end on.
         || !used.alone && used.segment.end(side).intent.load(Ordering::Relaxed) != 0
@@ -283,7 +283,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     }
     let _section = section::Guard::enter();
     let used = InUse::get(fd, Half::Receive)?;
-    if used.conn.has(Limits::Hostile) || used.conn.has_pending_error() {
+    if used.conn.has(Limits::Hostile) || used.conn.is_peculiar() {
         return None;
     }
     if used.conn.left_alone.load(Ordering::Relaxed) != 0 && is_left_alone(&used) {

@@ -360,6 +360,7 @@ fn attempt(
     if conn.has(Limits::Hostile) {
         return Err(Errno::ECONNRESET);
     }
+    conn.note_traced();
     let result = with_sink(conn, |sink, row, _, half| {
         if is_going_on && sink.lane == Lane::Kernel && carrier::is_at_mark(conn.fd()) {
             return Ok(0);
@@ -744,8 +745,13 @@ pub(crate) fn accept(
     message: Received,
 ) -> Result<bool, Errno> {
     let parsed = Message::read(message.len, |first| sink.rx.copy_header(message, first));
-    let taken =
-        parsed.and_then(|parsed| take_message(&mut sink.engine, &parsed, &RowExchange(row)));
+    let taken = parsed
+        .as_ref()
+        .map_err(|e| *e)
+        .and_then(|parsed| take_message(&mut sink.engine, parsed, &RowExchange(row)));
+    if let Ok(parsed) = &parsed {
+        publish::message(conn, false, &parsed.header);
+    }
     let ack = sink.engine.ack(u16::MAX);
     row.ack.store(ack.to_word(), Ordering::Release);
     match taken {

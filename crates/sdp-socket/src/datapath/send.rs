@@ -291,6 +291,7 @@ fn attempt(
         }
         why
     };
+    conn.note_traced();
     if process::tunables().lane_flip() != 0 {
         flip(conn, source, half);
     }
@@ -622,6 +623,7 @@ pub(super) fn ring_send(
                     Ok(()) => {
                         source.engine.commit(&message);
                         source.tx.publish();
+                        publish::message(conn, true, &message.message().header);
                         Ok(())
                     }
                     Err(PostError::Full) => Err(RingSend::Full),

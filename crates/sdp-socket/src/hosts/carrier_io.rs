@@ -3,6 +3,7 @@
 use core::cell::Cell;
 
 use libc::{c_int, iovec, msghdr};
+use sdp_proto::wire::Header;
 use sdp_rdma::fabric::Gather;
 use sdp_remote::{Carrier, CarrierError, PayloadCarrier};
 use sdp_sys::{errno::Errno, fd, kernel, sys};
@@ -10,6 +11,7 @@ use sdp_sys::{errno::Errno, fd, kernel, sys};
 use crate::conn::{
     Conn, carrier,
     iovec::{Buffers, Payload},
+    publish,
 };
 
 /// In the place of a descriptor whose kernel is not asked: it has nothing.
@@ -43,6 +45,11 @@ impl<'a> Socket<'a> {
 }
 
 impl Carrier for Socket<'_> {
+    #[inline]
+    fn trace(&self, is_sent: bool, header: &Header) {
+        publish::message(self.conn, is_sent, header);
+    }
+
     fn send(&mut self, pieces: [&[u8]; 2]) -> Result<usize, CarrierError> {
         let mut parts = pieces.map(|piece| iovec {
             iov_base: piece.as_ptr().cast_mut().cast(),

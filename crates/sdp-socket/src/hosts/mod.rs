@@ -617,7 +617,9 @@ fn receive_once(
 /// Takes messages that have arrived off the queue pair. True: the peer broke a rule.
 fn take_arrived(conn: &Conn, pair: &Pair) -> bool {
     let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
-        (Some(inbound), Some(rx)) if !pair.is_plain() => inbound.gather(rx, &pair.shared).is_err(),
+        (Some(inbound), Some(rx)) if !pair.is_plain() => {
+            inbound.gather(rx, &Socket::new(conn, NOT_ASKED), &pair.shared).is_err()
+        }
         _ => false,
     };
     let is_broken = pair.receiving_for(conn, Use::Tend, takes) == Some(true);

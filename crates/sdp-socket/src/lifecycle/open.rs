@@ -491,7 +491,7 @@ pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
         let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
         let Ok(message) = source.engine.disconnect(ack) else { return Ok(false) };
         let has_sent = send::gated_at(conn, Some(fd), half, conn.side(), || {
-            source.adopt(half) == Ok(false) && send::post_control(source, &message).is_ok()
+            source.adopt(half) == Ok(false) && send::post_control(conn, source, &message).is_ok()
         });
         Ok(has_sent == Some(true))
     });

@@ -393,6 +393,9 @@ pub(crate) struct Tuned {
     receive_poll: AtomicU32,
     ring_bytes: AtomicU32,
     flip_seed: AtomicU32,
+    /// A call's bytes are to be sent by the slow path.
+    bars_fast_path: AtomicU32,
+    traces_data: AtomicU32,
     flip_state: AtomicU32,
     has_shm: AtomicU32,
     has_verbs: AtomicU32,
@@ -411,6 +414,8 @@ static TUNED: Tuned = Tuned {
     receive_poll: AtomicU32::new(0),
     ring_bytes: AtomicU32::new(1_048_576),
     flip_seed: AtomicU32::new(0),
+    bars_fast_path: AtomicU32::new(0),
+    traces_data: AtomicU32::new(0),
     flip_state: AtomicU32::new(0),
     has_shm: AtomicU32::new(1),
     has_verbs: AtomicU32::new(1),
@@ -457,7 +462,10 @@ impl Tuned {
             RecvPoll::AtMost(us) => us.saturating_add(1),
         };
         self.receive_poll.store(poll, Ordering::Relaxed);
-        log::trace(from("sdp_debug_level").debug_level);
+        let data = from("sdp_data_debug_level").data_debug_level;
+        log::trace(from("sdp_debug_level").debug_level, data != 0);
+        self.traces_data.store(data, Ordering::Relaxed);
+        self.bars_fast_path.store(flip | data, Ordering::Relaxed);
     }
 
     /// Successful calls of a half that earn it an SDP lane.
@@ -518,6 +526,18 @@ impl Tuned {
         self.flip_seed.load(Ordering::Relaxed)
     }
 
+    /// Whether no call sends by the fast path: lanes are flipped, or messages traced.
+    #[inline]
+    pub(crate) fn bars_fast_path(&self) -> bool {
+        self.bars_fast_path.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether each message is a line of the log.
+    #[inline]
+    pub(crate) fn traces_data(&self) -> bool {
+        self.traces_data.load(Ordering::Relaxed) != 0
+    }
+
     /// Next pseudo-random number of the lane flips.
     pub(crate) fn next_flip(&self) -> u32 {
         let mut x = self.flip_state.load(Ordering::Relaxed).max(1);
@@ -573,6 +593,7 @@ mod tests {
             "keep_segments",
             "io_uring",
             "sdp_debug_level",
+            "sdp_data_debug_level",
         ] {
             assert_ne!(bit(|key| key.name == name), 0, "{name}");
         }

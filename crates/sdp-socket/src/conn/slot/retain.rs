@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sdp_sys::errno::Errno;
 
-use super::{CONNS, Conn, Half, RETAINED, get};
+use super::{CONNS, Conn, Half, RETAINED, TRACED, get};
 use crate::process::{self, table};
 
 /// In a retainer's upper half: something is kept, but the number is not ours any more.
@@ -194,14 +194,31 @@ pub(crate) fn move_kept(from: i32, to: impl FnOnce() -> Option<i32>) {
 impl Conn {
     /// Keeps an error for the next call.
     pub(crate) fn set_pending_error(&self, error: Errno) {
-        self.pending_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
+        let traced = self.pending_error.load(Ordering::Relaxed) & TRACED;
+        self.pending_error.store(error.0.unsigned_abs() | traced, Ordering::Relaxed);
     }
 
     /// The error that waits to be reported.
     #[inline]
     pub(crate) fn pending_error(&self) -> Option<Errno> {
-        let pending = self.pending_error.load(Ordering::Relaxed);
+        let pending = self.pending_error.load(Ordering::Relaxed) & !TRACED;
         (pending != 0).then_some(Errno(pending as i32))
+    }
+
+    /// Whether an error waits to be reported, or messages are traced: nothing for the fast path.
+    #[inline]
+    pub(crate) fn is_peculiar(&self) -> bool {
+        self.pending_error.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes over whether messages are traced; in calls of the slow path.
+    #[inline]
+    pub(crate) fn note_traced(&self) {
+        let traced = if process::tunables().traces_data() { TRACED } else { 0 };
+        let pending = self.pending_error.load(Ordering::Relaxed);
+        if pending & TRACED != traced {
+            self.pending_error.fetch_xor(TRACED, Ordering::Relaxed);
+        }
     }
 
     /// Whether an error waits to be reported.

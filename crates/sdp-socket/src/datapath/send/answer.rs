@@ -10,8 +10,9 @@ use sdp_rdma::fabric::{Gather, PostError, SendOptions, SendQueue};
 use sdp_sys::errno::Errno;
 
 use super::{
-    AnyHalf, ConnGuard, Direction, Lane, Limits, Ordering, RingSend, Row, SourceState, WorkId,
-    enter_sdp, gated, may_enter, publish, reason_to_leave, reset, wait, wake_sleepers, with_source,
+    AnyHalf, Conn, ConnGuard, Direction, Lane, Limits, Ordering, RingSend, Row, SourceState,
+    WorkId, enter_sdp, gated, may_enter, publish, reason_to_leave, reset, wait, wake_sleepers,
+    with_source,
 };
 use crate::datapath::exchange::RowExchange;
 
@@ -29,7 +30,11 @@ impl Gather for NoPayload {
 
 /// Posts and publishes a message without payload, which may use the room that payload leaves. The
 /// gate is held.
-pub(crate) fn post_control(source: &mut SourceState, message: &Outgoing) -> Result<(), PostError> {
+pub(crate) fn post_control(
+    conn: &Conn,
+    source: &mut SourceState,
+    message: &Outgoing,
+) -> Result<(), PostError> {
     let options = SendOptions { control: true, ..SendOptions::default() };
     let mut posted = source.tx.post_send(WorkId(0), message.header(), &mut NoPayload, options);
     if posted == Err(PostError::Full) {
@@ -39,6 +44,7 @@ pub(crate) fn post_control(source: &mut SourceState, message: &Outgoing) -> Resu
     posted?;
     source.engine.commit(message);
     source.tx.publish();
+    publish::message(conn, true, &message.message().header);
     Ok(())
 }
 
@@ -63,7 +69,7 @@ pub(super) fn flush(
             }
             let mut posted = Ok(());
             exchange.settle(&message, &mut || {
-                posted = post_control(source, &message);
+                posted = post_control(conn, source, &message);
                 posted.is_ok()
             });
             posted.map_err(|error| match error {

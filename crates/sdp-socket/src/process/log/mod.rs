@@ -3,7 +3,7 @@
 //!
 //! Used where a socket is given its rule, where a half changes lanes and where the settings are
 //! read. Nothing is written unless a `log` statement (of the rule file, or `sdp run --log`) or
-//! `sdp_debug_level` ([`trace`]) asks for it: a library in a foreign process does not speak
+//! `sdp_debug_level` or `sdp_data_debug_level` ([`trace`]) asks for it: a library in a foreign process does not speak
 //! unasked. A line never waits: bytes that the destination does not take at once are lost, and so
 //! are lines beyond [`LINES_MAX`] in a second. Nothing here uses an allocator, libc's clock tables
 //! or libc's stdio.
@@ -13,6 +13,7 @@ mod sink;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sdp_config::{Config, LogDestination, Match, Place, Role, Severity, Source, Verdict};
+use sdp_proto::wire::Header;
 use sdp_stats::{Direction, Reason, RuleState};
 
 use crate::process::{self, settings};
@@ -159,8 +160,9 @@ pub(crate) fn start(config: &Config) {
 
 /// Takes `sdp_debug_level` over, which may be changed while the process runs: 0 leaves the log to
 /// its statement; 1 has a line per connection and change of lane, 2 also the results of lookups, 3
-/// and more the rules tried. Without a statement they go to the system log.
-pub(crate) fn trace(debug_level: u32) {
+/// and more the rules tried. `has_data`: each message is a line, too ([`message`]). Without a
+/// statement they go to the system log.
+pub(crate) fn trace(debug_level: u32, has_data: bool) {
     let asked_for = ASKED_FOR.load(Ordering::Relaxed);
     let traced = match debug_level {
         0 => 0,
@@ -172,7 +174,7 @@ pub(crate) fn trace(debug_level: u32) {
         (0, level) | (level, 0) => level,
         (one, other) => one.min(other),
     };
-    if asked_for == 0 && traced != 0 {
+    if asked_for == 0 && (traced != 0 || has_data) {
         sink::to_syslog();
     }
     LEAST.store(least, Ordering::Release);
@@ -190,7 +192,17 @@ fn admitted(now_s: u64) -> Option<u32> {
 /// Writes one line.
 #[cold]
 pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
-    if !wants(level) || process::is_retired() {
+    if wants(level) {
+        let mut body = Some(body);
+        add(&mut |line| _ = body.take().map(|body| body(line)));
+    }
+}
+
+/// Writes one line, unless there were too many. One copy for all kinds of lines.
+#[cold]
+#[inline(never)]
+fn add(body: &mut dyn FnMut(&mut Line)) {
+    if process::is_retired() {
         return;
     }
     let Some(left_out) = admitted(sdp_sys::time::coarse_ms() / 1000) else { return };
@@ -361,6 +373,24 @@ pub(crate) fn moved(fd: i32, direction: Direction, reason: Option<Reason>) {
             None => line.text(b"SDP"),
             Some(reason) => line.text(b"TCP: ").text(reason.word().as_bytes()),
         };
+    });
+}
+
+/// A message of the engine was sent or received, by the SDP lane: `sdp_data_debug_level`.
+pub(crate) fn message(fd: i32, is_sent: bool, header: &Header) {
+    add(&mut |line| {
+        line.text(b"DATA: fd:").number(fd.max(0) as u64);
+        line.text(if is_sent { b" TX mid:0x" } else { b" RX mid:0x" });
+        line.digits(header.mid.byte().into(), 16, 2);
+        for (name, value) in [
+            (&b" flags:"[..], header.flags.byte().into()),
+            (b" bufs:", header.bufs.into()),
+            (b" len:", header.len),
+            (b" mseq:", header.mseq),
+            (b" mseq_ack:", header.mseq_ack),
+        ] {
+            line.text(name).number(value.into());
+        }
     });
 }
 
