@@ -523,6 +523,7 @@ fn answer(
                 announce(pair);
                 let Ok((tx, rx)) = host.accept(id, number, reply) else {
                     if !was_guarded {
+                        pair.is_new.store(false, Ordering::SeqCst);
                         conn.change_stage(Stage::Guarded, Stage::Remote);
                     }
                     return None;

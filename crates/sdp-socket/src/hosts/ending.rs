@@ -18,7 +18,7 @@ use super::{
     places,
 };
 use crate::{
-    conn::{Conn, Half, carrier, publish},
+    conn::{Conn, Half, Limits, carrier, publish},
     process,
 };
 
@@ -64,9 +64,14 @@ fn put_off(pair: &Pair, what: u32) {
 /// The last descriptor is about to be closed: does the same as a close over TCP.
 #[inline(always)]
 pub(crate) fn closing(conn: &Conn, fd: c_int) {
-    if is_guarded(conn) {
-        close(conn, fd);
+    if is_guarded(conn) && close(conn, fd) {
+        end_stream(conn, fd);
     }
+}
+
+/// The process is about to end, and with it the connection; other threads may still send until then.
+pub(crate) fn exiting(conn: &Conn, fd: c_int) {
+    close(conn, fd);
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,
@@ -78,20 +83,29 @@ pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
     }
 }
 
+/// Before the kernel's close. False: it is all that is left to be done.
 #[cold]
-fn close(conn: &Conn, fd: c_int) {
+fn close(conn: &Conn, fd: c_int) -> bool {
     if forked::closes_for_others(conn, fd) || is_plain(conn) {
-        return;
+        return false;
     }
     if !finish(conn, fd) {
-        return carrier::reset_on_close(fd);
+        carrier::reset_on_close(fd);
+        return false;
     }
     // With bytes of the program unread TCP answers with a reset.
     if matches!(look(conn), Some(Found::Bytes(_))) {
         carrier::flush(fd);
-        return carrier::reset_on_close(fd);
+        carrier::reset_on_close(fd);
+        return false;
     }
-    // The end comes before that of the queue pair, to which the peer would answer on the carrier.
+    !conn.has(Limits::Hostile)
+}
+
+/// The end of the stream comes before that of the queue pair, to which the peer would answer on the carrier: the kernel
+/// resets a connection whose program has closed when bytes come, and the peer could not read the end.
+#[cold]
+fn end_stream(conn: &Conn, fd: c_int) {
     if !carrier::will_reset(fd) {
         let _ = fd::shutdown(fd, libc::SHUT_WR);
         look(conn);

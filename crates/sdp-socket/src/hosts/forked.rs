@@ -48,7 +48,7 @@ const ASKED: u32 = 4;
 const PLAIN: u32 = 5;
 /// The stream is lost.
 const LOST: u32 = 6;
-/// A copy goes on with it, guarded and by the carrier alone: its peer may not know of markers.
+/// A copy goes on with it, guarded and by the carrier alone: its peer may not know of markers, or has ended its stream.
 const COPY_HAS_IT: u32 = 7;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
@@ -171,9 +171,10 @@ fn leave_for_all(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool
 #[cold]
 #[inline(never)]
 fn stays(conn: &Conn, pair: &Pair, row: &Row, fd: c_int) -> bool {
-    // A peer that has ended its stream cannot take it back. Where all is on the carrier it need not.
+    // A peer that has ended its stream, with bytes unread, cannot take them back. Where all is on the carrier it need not.
     let may_leave = || leaving::copy_may_leave(conn, pair, fd);
-    let is_whole = || carrier::is_over(fd) && leaving::is_on_carrier(conn, pair);
+    let is_unread = || carrier::is_over(fd) && carrier::queued(fd).is_ok_and(|unread| unread > 0);
+    let is_whole = || is_unread() && leaving::is_on_carrier(conn, pair);
     if !pair.is_copy() || may_leave() && !is_whole() {
         return false;
     }
@@ -282,9 +283,10 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     if state() == COPY_HAS_IT {
         return true;
     }
-    // A copy that is being handed back lies in this process's receive buffers until that is done.
+    // A copy that is being handed back lies in this process's receive buffers until that is done. Without the right to it
+    // another process goes on with the carrier, or its relay.
     if !claim(conn, pair, Use::Call) {
-        return false;
+        return true;
     }
     if pair.is_plain() {
         return true;

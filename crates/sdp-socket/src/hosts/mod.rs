@@ -55,7 +55,7 @@ mod watch;
 
 use awake::{Road, receive_or_pause};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
-pub(crate) use ending::{closed_by_exec, closing, settle};
+pub(crate) use ending::{closed_by_exec, closing, exiting, settle};
 pub(crate) use forked::{HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
@@ -676,7 +676,7 @@ fn look_around(conn: &Conn) -> Option<u64> {
     if !is_guarded(conn) {
         return None;
     }
-    tend(conn, pair)
+    tend_beside(conn, pair)
 }
 
 /// The pending error, which the program gets now.
@@ -686,13 +686,18 @@ fn report_error(conn: &Conn) -> Option<Errno> {
     Some(pending)
 }
 
+/// [`tend`], beside a call or a wait of the program.
+///
+/// A peer that has closed answers anything on the carrier with a reset, which would take its end away from a reader. Behind
+/// the end of a queue pair it hears nothing more until the program has read the end, or calls to send or to close.
+fn tend_beside(conn: &Conn, pair: &Pair) -> Option<u64> {
+    let is_over = || conn::number_of(conn).is_none_or(carrier::is_over);
+    let waits = pair.shared.is_link_dead() && !pair.has_ended.load(Ordering::Acquire) && is_over();
+    if waits { None } else { tend(conn, pair) }
+}
+
 fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
     if pair.is_plain() {
-        return None;
-    }
-    // A peer that has closed answers anything with a reset, which would take its end away from a reader.
-    let is_over = || conn::number_of(conn).is_none_or(carrier::is_over);
-    if pair.shared.is_link_dead() && !pair.has_ended.load(Ordering::Acquire) && is_over() {
         return None;
     }
     // The peer's PROOF stands on the carrier, which a program that only sends never reads.
@@ -751,7 +756,7 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
         if conn.acquire_live(Half::Send) {
             gather(conn);
-            let at = tend(conn, pair);
+            let at = tend_beside(conn, pair);
             next = next.into_iter().chain(at).min();
             conn.release(Half::Send);
         }

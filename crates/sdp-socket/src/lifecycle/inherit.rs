@@ -428,7 +428,7 @@ pub(crate) fn exiting() {
                 Stage::Attached => {
                     crate::lifecycle::finish_stream(&conn, fd);
                 }
-                Stage::Guarded => hosts::closing(&conn, fd),
+                Stage::Guarded => hosts::exiting(&conn, fd),
                 _ => crate::migration::promote::ended(&conn),
             }
         }

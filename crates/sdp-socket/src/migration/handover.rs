@@ -175,12 +175,13 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader)
 fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     // Threads that wait for a copy to be handed back look at the connection now and then.
     let looks = if matches!(next, NextReader::Copy) { ALONE_LOOKS } else { 1 };
-    let may_relay = (0..looks).any(|look| {
-        if look > 0 {
-            sdp_sys::time::sleep(TURN_SLEEP_NS);
-        }
-        may_be_replaced(conn, next)
-    });
+    let may_relay = is_replaceable(conn, next)
+        && (0..looks).any(|look| {
+            if look > 0 {
+                sdp_sys::time::sleep(TURN_SLEEP_NS);
+            }
+            may_be_replaced(conn, next)
+        });
     match hosts::hand_back(conn, fd, reason, may_relay) {
         Handed::Unanswered => {
             // Where no relay is to be had the other end has the rest of its time.
@@ -252,12 +253,17 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
 
 /// Whether a relay may take the carrier's place: no other thread or process uses it meanwhile.
 fn may_be_replaced(conn: &Conn, next: NextReader) -> bool {
-    // Threads and registrations end with the image, if it is replaced.
-    let is_in_use = || conn.users() > 1 || conn.registrations.load(Ordering::SeqCst) != 0;
+    // Threads end with the image, if it is replaced.
+    is_replaceable(conn, next) && (matches!(next, NextReader::Image(_)) || conn.users() <= 1)
+}
+
+/// The same, whatever other threads do at this moment.
+fn is_replaceable(conn: &Conn, next: NextReader) -> bool {
+    let is_in_a_set = || conn.registrations.load(Ordering::SeqCst) != 0;
     match next {
         NextReader::Ourselves => false,
-        NextReader::Copy => is_in_sight(conn) && !is_in_use(),
-        NextReader::Stranger => is_ours_alone(conn) && !is_in_use(),
+        NextReader::Copy => is_in_sight(conn) && !is_in_a_set(),
+        NextReader::Stranger => is_ours_alone(conn) && !is_in_a_set(),
         NextReader::Image(_) => is_ours_alone(conn),
     }
 }

@@ -214,11 +214,12 @@ impl Conn {
     /// Takes over whether messages are traced; in calls of the slow path.
     #[inline]
     pub(crate) fn note_traced(&self) {
-        let traced = if process::tunables().traces_data() { TRACED } else { 0 };
-        let pending = self.pending_error.load(Ordering::Relaxed);
-        if pending & TRACED != traced {
-            self.pending_error.fetch_xor(TRACED, Ordering::Relaxed);
-        }
+        let was_traced = self.pending_error.load(Ordering::Relaxed) & TRACED != 0;
+        match process::tunables().traces_data() {
+            true if !was_traced => self.pending_error.fetch_or(TRACED, Ordering::Relaxed),
+            false if was_traced => self.pending_error.fetch_and(!TRACED, Ordering::Relaxed),
+            _ => return,
+        };
     }
 
     /// Whether an error waits to be reported.

@@ -180,11 +180,15 @@ pub(crate) fn trace(debug_level: u32, has_data: bool) {
     LEAST.store(least, Ordering::Release);
 }
 
-/// Counts a line. How many were left out in the second before; `None`: this one is left out, too.
-fn admitted(now_s: u64) -> Option<u32> {
+/// Counts a line. How many were left out in the second before; `None`: this one is left out, too, and where `most` is less
+/// than that of all lines it is not counted.
+fn admitted(now_s: u64, most: u32) -> Option<u32> {
     let mut left_out = 0;
     if SECOND.load(Ordering::Relaxed) != now_s && SECOND.swap(now_s, Ordering::Relaxed) != now_s {
         left_out = LINES.swap(0, Ordering::Relaxed).saturating_sub(LINES_MAX);
+    }
+    if most < LINES_MAX && LINES.load(Ordering::Relaxed) >= most {
+        return None;
     }
     (LINES.fetch_add(1, Ordering::Relaxed) < LINES_MAX).then_some(left_out)
 }
@@ -194,18 +198,18 @@ fn admitted(now_s: u64) -> Option<u32> {
 pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
     if wants(level) {
         let mut body = Some(body);
-        add(&mut |line| _ = body.take().map(|body| body(line)));
+        add(LINES_MAX, &mut |line| _ = body.take().map(|body| body(line)));
     }
 }
 
-/// Writes one line, unless there were too many. One copy for all kinds of lines.
+/// Writes one line, unless there were `most` in this second. One copy for all kinds of lines.
 #[cold]
 #[inline(never)]
-fn add(body: &mut dyn FnMut(&mut Line)) {
+fn add(most: u32, body: &mut dyn FnMut(&mut Line)) {
     if process::is_retired() {
         return;
     }
-    let Some(left_out) = admitted(sdp_sys::time::coarse_ms() / 1000) else { return };
+    let Some(left_out) = admitted(sdp_sys::time::coarse_ms() / 1000, most) else { return };
     let mut line = Line::new();
     if left_out != 0 {
         line.text(b"LOG: lines that were left out: ").number(left_out.into());
@@ -376,9 +380,10 @@ pub(crate) fn moved(fd: i32, direction: Direction, reason: Option<Reason>) {
     });
 }
 
-/// A message of the engine was sent or received, by the SDP lane: `sdp_data_debug_level`.
+/// A message of the engine was sent or received, by the SDP lane: `sdp_data_debug_level`. They take half of the lines of a
+/// second at most.
 pub(crate) fn message(fd: i32, is_sent: bool, header: &Header) {
-    add(&mut |line| {
+    add(LINES_MAX / 2, &mut |line| {
         line.text(b"DATA: fd:").number(fd.max(0) as u64);
         line.text(if is_sent { b" TX mid:0x" } else { b" RX mid:0x" });
         line.digits(header.mid.byte().into(), 16, 2);
