@@ -481,9 +481,11 @@ def test_queue_pairs_that_break(hosts):
 
 
 @pytest.mark.integrity
-def test_a_new_image_answers_who_has_ended_his_stream(hosts):
-    """The client has shut down its sending side: it cannot answer one who hands the stream back, and need not."""
-    server = hosts.serve("half", 120, program=HANDBACK)
+@pytest.mark.parametrize("how", ["half", "half-child"])
+def test_others_answer_who_has_ended_his_stream(hosts, how):
+    """The client has shut down its sending side: it cannot answer one who hands the stream back, and need not: a new image,
+    or a child and then its parent."""
+    server = hosts.serve(how, 120, program=HANDBACK)
     client = hosts.start(1, "client", "ask-half", ADDRESSES[0], PORT, 120, program=HANDBACK)
     hosts.every_byte(client)
     assert server.wait(LIMIT_S) == 0, server.communicate()

@@ -284,7 +284,7 @@ impl fmt::Display for Report {
             c.seen, c.sdp, self.fabrics.shm, self.fabrics.verbs, c.tcp
         )?;
         for MetBy { name, port, ends } in &self.devices {
-            writeln!(f, "  RDMA device  {name} port {port}: {ends} ends met")?;
+            writeln!(f, "  RDMA device  {name} port {port}: ends that met {ends}")?;
         }
         let line = |sent, received| {
             format!("{} sent, {} received", human_bytes(sent), human_bytes(received))
@@ -394,7 +394,7 @@ mod tests {
         assert!(text.contains("signal 9"), "{text}");
         assert!(text.contains("TCP because  too-young 1"), "{text}");
         assert!(text.contains("50.00 %"), "{text}");
-        assert!(text.contains("RDMA device  rxe0 port 1: 4 ends met"), "{text}");
+        assert!(text.contains("RDMA device  rxe0 port 1: ends that met 4"), "{text}");
         let none = Report::new(vec!["x".into()], &ended(Ok(0)), 0.0, &Collected::default());
         assert!(none.to_string().contains("no process handed in counters"));
         assert_eq!(none.sdp_share(), None);

@@ -131,7 +131,7 @@ fn device_note(view: &DeviceView) -> String {
     let counted: Vec<_> = device.counted.iter().map(|(name, n)| format!(", {name} {n}")).collect();
     let (at, ends, retries) = (&view.at, view.ends, device.retries);
     let text = format!(
-        "{at}: {ends} ends met, sends again {retries} times without an answer, {rnr} without a receive buffer"
+        "{at}: ends that met {ends}, sends again {retries} times without an answer, {rnr} without a receive buffer"
     );
     format!("RDMA device {text}{}", counted.concat())
 }

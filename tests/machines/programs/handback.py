@@ -4,6 +4,7 @@
     handback.py go-on FD             answers the rest, on an inherited descriptor
     handback.py ask HOST PORT        sends requests, some of them several at once
     handback.py serve PORT half AT   answers them, reads the end of the stream, and becomes what sends the TAIL
+    handback.py serve PORT half-child AT   the same, and a child sends a part of the TAIL, and this one the rest
     handback.py ask-half HOST PORT AT
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
     handback.py serve PORT many-child AT    a child becomes that
@@ -149,9 +150,18 @@ def serve(port, how, at):
         fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
     if how == "child-full":
         fill(sock)
-    if how == "half":
+    if how in ("half", "half-child"):
         assert sock.recv(1) == b""
+    if how == "half":
         become("tail", sock)
+    if how == "half-child":
+        child = os.fork()
+        if child == 0:
+            sock.sendall(TAIL[:1000])
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        sock.sendall(TAIL[1000:])
+        sock.close()
     if how == "exec":
         become("go-on", sock)
     if how == "pass":
