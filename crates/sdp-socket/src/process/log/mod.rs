@@ -434,10 +434,15 @@ mod tests {
 
     #[test]
     fn lines_beyond_a_thousand_in_a_second_are_counted() {
-        let admitted_of = |second, n| (0..n).filter_map(|_| admitted(second)).collect::<Vec<_>>();
-        assert_eq!(admitted_of(7, LINES_MAX + 30).len(), LINES_MAX as usize);
-        assert_eq!(admitted_of(8, 2), [30, 0]);
-        assert_eq!(admitted_of(9, 1), [0]);
+        let admitted_of =
+            |second, n, most| (0..n).filter_map(|_| admitted(second, most)).collect::<Vec<_>>();
+        assert_eq!(admitted_of(7, LINES_MAX + 30, LINES_MAX).len(), LINES_MAX as usize);
+        assert_eq!(admitted_of(8, 2, LINES_MAX), [30, 0]);
+        assert_eq!(admitted_of(9, 1, LINES_MAX), [0]);
+        // Those that may have a part leave the rest to others, and are not counted beyond it.
+        assert_eq!(admitted_of(10, 50, 20).len(), 20);
+        assert_eq!(admitted_of(10, LINES_MAX, LINES_MAX).len(), LINES_MAX as usize - 20);
+        assert_eq!(admitted_of(11, 1, LINES_MAX), [20]);
     }
 
     #[test]
