@@ -16,9 +16,9 @@ from machines.test_programs import report
 
 STREAM = Path(__file__).resolve().parent.parent / "oracle" / "stream.py"
 PORT = 7071
-TOTAL_BYTES = int(os.environ.get("ORACLE_BYTES", "400000"))
+TOTAL_BYTES = int(os.environ.get("ORACLE_BYTES", "10000000"))
 FIRST = int(os.environ.get("ORACLE_FIRST", "1"))
-ROW = 5
+ROW = 3
 ROWS = [(at, at + ROW - 1) for at in range(FIRST, FIRST + 2 * ROW, ROW)]
 HOLDERS = "one threads numbers"
 LIMIT_S = 300
@@ -60,7 +60,7 @@ def test_stream_between_machines(pair, ladder, row, kills):
     while not (server.is_over() and client.is_over()):
         assert time.monotonic() < end, (server.is_over(), client.is_over())
         rng.choice(KILLS[kills])(rng.choice([pair.a, pair.b]), rng)
-        time.sleep(0.2 + rng.random())
+        time.sleep(0.5 + rng.random())
     told = server.wait(), client.wait()
     assert [one.status for one in told] == [0, 0], told
     reports = report(pair.a, "oracle-server"), report(pair.b, "oracle-client")
