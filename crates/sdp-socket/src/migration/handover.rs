@@ -61,8 +61,8 @@ use crate::{
 /// still meanwhile, and waits longer than that.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// How long a thread waits at most for another one that hands a fork's copy back, and how long apart it looks.
-const TURN_NS: u64 = 15_000_000_000;
-const TURN_SLEEP_NS: i64 = 500_000;
+const PERMIT_NS: u64 = 15_000_000_000;
+const PERMIT_SLEEP_NS: i64 = 500_000;
 /// Such sleeps in which that one waits for others to let go of the connection.
 const ALONE_LOOKS: u32 = 100;
 /// How long it may take to get back bytes that were pushed in vain: without them the connection is
@@ -132,7 +132,7 @@ fn claim(fd: c_int) {
 /// no other thread uses. `None`: the number names something else now. Slow, where there is something to do.
 pub(crate) fn settle_copy(mut held: ConnGuard) -> Option<ConnGuard> {
     let (fd, half) = (held.fd(), held.half());
-    let end = monotonic_ns() + TURN_NS;
+    let end = monotonic_ns() + PERMIT_NS;
     while hosts::is_unsettled(&held) {
         let permit = hosts::HandBackPermit::take(&held);
         if permit.is_some() || monotonic_ns() >= end {
@@ -143,7 +143,7 @@ pub(crate) fn settle_copy(mut held: ConnGuard) -> Option<ConnGuard> {
             return held.is_current().then_some(held);
         }
         drop(held);
-        sdp_sys::time::sleep(TURN_SLEEP_NS);
+        sdp_sys::time::sleep(PERMIT_SLEEP_NS);
         held = ConnGuard::new(fd, half)?;
     }
     Some(held)
@@ -178,7 +178,7 @@ fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
     let may_relay = is_replaceable(conn, next)
         && (0..looks).any(|look| {
             if look > 0 {
-                sdp_sys::time::sleep(TURN_SLEEP_NS);
+                sdp_sys::time::sleep(PERMIT_SLEEP_NS);
             }
             may_be_replaced(conn, next)
         });
