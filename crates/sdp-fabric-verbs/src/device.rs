@@ -207,7 +207,7 @@ object! {
 }
 object! {
     /// A shared receive queue.
-    Receives, abi::Srq, Srq, ibv_destroy_srq, { domain: Pd }
+    SharedReceives, abi::Srq, Srq, ibv_destroy_srq, { domain: Pd }
 }
 object! {
     /// Registered memory. The memory itself is the maker's to keep.
@@ -215,7 +215,7 @@ object! {
 }
 object! {
     /// A reliable queue pair.
-    Qp, abi::Qp, Qp, ibv_destroy_qp, { domain: Pd, queue: Cq, receives: Srq }
+    Qp, abi::Qp, Qp, ibv_destroy_qp, { domain: Pd, queue: Cq, receives: Option<Srq> }
 }
 
 /// A protection domain, shared by the objects that depend on it.
@@ -225,7 +225,7 @@ pub type CompChannel = Shared<Channel>;
 /// A completion queue, shared.
 pub type Cq = Shared<Queue>;
 /// A shared receive queue, shared by its queue pairs.
-pub type Srq = Shared<Receives>;
+pub type Srq = Shared<SharedReceives>;
 
 fn shared<T>(value: T) -> Result<Shared<T>, Error> {
     Shared::new(value).map_err(|errno| Error::of("mmap", errno))
@@ -337,7 +337,12 @@ impl Queue {
     }
 }
 
-impl Receives {
+/// A receive of one piece.
+const fn receive(wr_id: u64, piece: &mut abi::Sge) -> abi::RecvWr {
+    abi::RecvWr { wr_id, next: core::ptr::null_mut(), sg_list: piece, num_sge: 1 }
+}
+
+impl SharedReceives {
     /// Makes one of `entries`.
     ///
     /// # Errors
@@ -367,8 +372,7 @@ impl Receives {
     /// queue is gone.
     pub unsafe fn post(&self, wr_id: u64, mut piece: abi::Sge) -> Result<(), Error> {
         let Some(post) = self.context().ops().post_srq_recv else { return Err(Error::NoDevice) };
-        let mut request =
-            abi::RecvWr { wr_id, next: core::ptr::null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+        let mut request = receive(wr_id, &mut piece);
         let mut bad = core::ptr::null_mut();
         // SAFETY: a live queue; the request is copied by the post; the piece by the caller's promise.
         done(unsafe { post(self.at.as_ptr(), &raw mut request, &raw mut bad) }, "post_srq_recv")
@@ -416,27 +420,30 @@ unsafe impl Send for RawQp {}
 unsafe impl Sync for RawQp {}
 
 impl Qp {
-    /// Makes one with `depth` entries of its send queue.
+    /// Makes one with `depth` entries of its send queue. Its receives come from a shared queue, or
+    /// from its own of `own` entries.
     ///
     /// # Errors
     /// The library's; [`Error::MemLock`] where send queues are pinned.
     pub fn new(
         domain: &Pd,
         queue: &Cq,
-        receives: &Srq,
+        receives: Option<&Srq>,
+        own: u32,
         depth: u32,
         inline: u32,
     ) -> Result<Self, Error> {
+        let own = if receives.is_some() { 0 } else { own };
         let mut wanted = abi::QpInitAttr {
             qp_context: core::ptr::null_mut(),
             send_cq: queue.at.as_ptr(),
             recv_cq: queue.at.as_ptr(),
-            srq: receives.at.as_ptr(),
+            srq: receives.map_or(core::ptr::null_mut(), |shared| shared.at.as_ptr()),
             cap: abi::QpCap {
                 max_send_wr: depth,
-                max_recv_wr: 0,
+                max_recv_wr: own,
                 max_send_sge: 1,
-                max_recv_sge: 0,
+                max_recv_sge: own.min(1),
                 max_inline_data: inline,
             },
             qp_type: abi::QPT_RC,
@@ -449,7 +456,7 @@ impl Qp {
             at: made(at, "ibv_create_qp")?,
             domain: domain.clone(),
             queue: queue.clone(),
-            receives: receives.clone(),
+            receives: receives.cloned(),
         })
     }
 
@@ -526,6 +533,23 @@ impl RawQp {
             let context = (*self.0.as_ptr()).context;
             let Some(post) = (*context).ops.post_send else { return Err(Error::NoDevice) };
             done(post(self.0.as_ptr(), request, bad.as_ptr()), "post_send")
+        }
+    }
+
+    /// Posts a buffer to the queue pair's own receive queue. Fast, from any thread.
+    ///
+    /// # Safety
+    /// The queue pair lives. The piece stays valid, and nothing else touches it, until its
+    /// completion was taken or the queue pair is gone.
+    pub unsafe fn post_receive(self, wr_id: u64, mut piece: abi::Sge) -> Result<(), Error> {
+        let mut request = receive(wr_id, &mut piece);
+        let mut bad = core::ptr::null_mut();
+        // SAFETY: a live queue pair, whose context is live; the request is copied by the post, and
+        // the piece is the caller's to keep.
+        unsafe {
+            let context = (*self.0.as_ptr()).context;
+            let Some(post) = (*context).ops.post_recv else { return Err(Error::NoDevice) };
+            done(post(self.0.as_ptr(), &raw mut request, &raw mut bad), "post_recv")
         }
     }
 }

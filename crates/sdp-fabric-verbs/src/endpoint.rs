@@ -20,7 +20,7 @@ use sdp_rdma::{
 use crate::{
     abi::verbs as abi,
     budget::{BUFFER, DEPTH, INLINE, RESERVE},
-    device::{Cq, Mr, RawQp, Srq},
+    device::{Cq, Mr, RawQp},
     entry::{ASKED, Entry, KIND_SHIFT, NO_PLACE},
     fabric::Slow,
     pool::{Places, Region, Shared},
@@ -29,8 +29,10 @@ use crate::{
 };
 
 mod conn;
+mod receives;
 
 pub use conn::Conn;
+pub use receives::Receives;
 
 /// Messages that an inbox holds; promises stay below it.
 pub const INBOX: usize = 128;
@@ -70,14 +72,14 @@ pub struct Core {
     /// Stands for places that do not exist: it is never looked up.
     spare: Conn,
     pub(crate) cq: Cq,
-    pub(crate) srq: Srq,
+    pub(crate) receive_queue: Receives,
     /// The registration of `memory`.
     pub(crate) mr: Mr,
     /// Receive buffers, then send buffers.
     pub(crate) memory: Region<[u8; BUFFER]>,
     pub(crate) receives: usize,
     pub(crate) places: Places,
-    /// The connection whose message a receive buffer holds, + 1; 0: none.
+    /// Whose message a receive buffer holds, or whose queue it waits in ([`receives`]).
     pub(crate) owners: Region<AtomicU16>,
     draining: AtomicBool,
     /// Another thread wants a look after this one.
@@ -107,7 +109,7 @@ impl Core {
         slow: Slow,
         conns: Region<Conn>,
         cq: Cq,
-        srq: Srq,
+        receive_queue: Receives,
         mr: Mr,
         memory: Region<[u8; BUFFER]>,
         receives: usize,
@@ -119,7 +121,7 @@ impl Core {
             conns,
             spare: Conn::new(),
             cq,
-            srq,
+            receive_queue,
             mr,
             memory,
             receives,
@@ -148,16 +150,6 @@ impl Core {
         unsafe {
             let at = self.memory.as_ptr().add(buffer).cast::<Cell<u8>>().add(from);
             core::slice::from_raw_parts(at, len)
-        }
-    }
-
-    /// Posts a receive buffer (again).
-    pub(crate) fn post_receive(&self, buffer: usize) {
-        // SAFETY: a buffer of the region, which outlives the queue's use of it (its registration
-        // goes before it, and the queue before that); nothing else uses it: it is free.
-        let posted = unsafe { self.srq.post(work_id::receive(buffer), self.piece(buffer, BUFFER)) };
-        if posted.is_err() {
-            self.break_down(); // somebody was promised it
         }
     }
 
@@ -299,13 +291,13 @@ impl Core {
         let index = self.by_number(wc.qp_num);
         let conn = index.and_then(|index| self.conn(index));
         let (Some(index), Some(conn)) = (index, conn) else {
-            return self.post_receive(buffer); // a queue pair that is gone
+            return self.put_back(buffer); // a queue pair that is gone
         };
         if wc.status != abi::WC_SUCCESS {
             if conn.fail(error_of(wc.status)) {
                 self.wants_step();
             }
-            return self.post_receive(buffer);
+            return self.put_back(buffer);
         }
         let arrived = conn.arrived.load(Ordering::Relaxed);
         let kept = arrived.wrapping_sub(conn.released.load(Ordering::Acquire));
@@ -315,9 +307,9 @@ impl Core {
             if conn.fail(QpError::Framing) {
                 self.wants_step();
             }
-            return self.post_receive(buffer);
+            return self.put_back(buffer);
         }
-        owner.store(index as u16 + 1, Ordering::Relaxed);
+        owner.store(receives::holder(index), Ordering::Relaxed);
         let len = (wc.byte_len as usize).min(BUFFER) as u64;
         if let Some(place) = conn.inbox.get(arrived as usize % INBOX) {
             place.store((buffer as u64) << 32 | len, Ordering::Relaxed);
@@ -351,12 +343,7 @@ impl Core {
         let Some(conn) = self.conn(index) else { return };
         conn.promised.store(0, Ordering::Relaxed);
         conn.entries.iter().for_each(|entry| self.free_buffer(entry));
-        for (buffer, owner) in self.owners.iter().enumerate() {
-            if owner.load(Ordering::Relaxed) == index as u16 + 1 {
-                owner.store(0, Ordering::Relaxed);
-                self.post_receive(buffer);
-            }
-        }
+        self.release_all(index);
     }
 
     /// A connection's counts; `None`: there is none in this place.
@@ -750,13 +737,9 @@ impl ReceiveQueue for VerbsRx {
     }
 
     fn release(&mut self, message: Received) {
-        let buffer = message.token as usize;
-        let Some(owner) = self.core.owners.get(buffer) else { return };
-        if owner.swap(0, Ordering::Relaxed) != self.index as u16 + 1 {
-            return;
+        if self.core.release(self.index, message.token as usize) {
+            self.conn().released.fetch_add(1, Ordering::Release);
         }
-        self.core.post_receive(buffer);
-        self.conn().released.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -19,8 +19,8 @@ use crate::{
     abi::{cm as cm_abi, verbs as abi},
     budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE},
     cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Times},
-    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Receives, Trouble},
-    endpoint::{Conn, Core, Counts, INBOX, VerbsRx, VerbsTx},
+    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Trouble},
+    endpoint::{Conn, Core, Counts, INBOX, Receives, VerbsRx, VerbsTx},
     pool::{Region, Shared},
 };
 
@@ -56,6 +56,8 @@ pub struct Options {
     pub times: Times,
     /// Bytes that may be pinned; `None`: the limit of this process.
     pub memory: Option<u64>,
+    /// One receive queue for all connections, if the device has such queues.
+    pub shared_receives: bool,
 }
 
 impl Default for Options {
@@ -67,6 +69,7 @@ impl Default for Options {
             floor: 128,
             times: Times::USUAL,
             memory: None,
+            shared_receives: true,
         }
     }
 }
@@ -191,7 +194,7 @@ impl VerbsFabric {
         let channel = Channel::new(&context, options.floor)?;
         let entries = budget.receives + budget.connections * (DEPTH as usize + 1);
         let cq = Queue::new(&channel, entries)?;
-        let srq = Receives::new(&pd, budget.receives)?;
+        let receive_queue = Receives::new(&pd, budget.receives, options.shared_receives)?;
         let memory = mapped(budget.receives + budget.sends, |_| [0u8; BUFFER])?;
         let bytes = memory.len() * BUFFER;
         // SAFETY: the region outlives the registration: both go with the core, in that order.
@@ -217,11 +220,9 @@ impl VerbsFabric {
         };
         let conns = mapped(budget.connections, |_| Conn::new())?;
         let owners = mapped(budget.receives, |_| AtomicU16::new(0))?;
-        let core = Core::new(slow, conns, cq, srq, mr, memory, budget.receives, owners);
+        let core = Core::new(slow, conns, cq, receive_queue, mr, memory, budget.receives, owners);
         let core = Shared::new(core).map_err(|errno| Error::of("mmap", errno))?;
-        for buffer in 0..budget.receives {
-            core.post_receive(buffer);
-        }
+        core.fill();
         let promise = options.promise.clamp(1, INBOX as u32 - RESERVE);
         let options = Options { promise, ..*options };
         let address = *address;
@@ -344,7 +345,9 @@ impl VerbsFabric {
     /// Makes the queue pair of a place and brings it to INIT.
     fn make_qp(&mut self, id: Id) -> Result<u32, Error> {
         let pd = self.slow().pd.clone();
-        let qp = Qp::new(&pd, &self.core.cq, &self.core.srq, DEPTH + 1, INLINE)?;
+        let core = self.core.clone();
+        let (shared, own) = (core.receive_queue.shared(), core.share(id.index()));
+        let qp = Qp::new(&pd, &core.cq, shared, own, DEPTH + 1, INLINE)?;
         let times = self.options.times;
         let slot = self.slot(id).ok_or(Error::Full)?;
         let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
@@ -352,8 +355,9 @@ impl VerbsFabric {
         attributes.qp_access_flags |=
             (abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_WRITE | abi::ACCESS_LOCAL_WRITE) as u32;
         qp.modify(&attributes, mask)?;
-        let number = qp.number();
+        let (number, raw) = (qp.number(), qp.raw());
         slot.qp = Some(qp);
+        core.stock(id.index(), raw)?;
         Ok(number)
     }
 

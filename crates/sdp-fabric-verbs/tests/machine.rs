@@ -44,6 +44,12 @@ const LONG_QUIET: Duration = Duration::from_millis(250);
 /// Bound of one wait.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// With `SDP_VERBS_OWN_RECEIVES` in the environment, as on a device without shared receive queues.
+fn usual() -> Options {
+    let shared_receives = std::env::var_os("SDP_VERBS_OWN_RECEIVES").is_none();
+    Options { shared_receives, ..Options::default() }
+}
+
 fn open(options: &Options) -> Handle {
     Handle::open(&address(0), options).expect("a device")
 }
@@ -117,7 +123,7 @@ impl Harness for Device {
     type Fabric = Handle;
 
     fn new(_: u64) -> Self {
-        let options = Options { promise: PROMISE, backlog: BACKLOG, ..Options::default() };
+        let options = Options { promise: PROMISE, backlog: BACKLOG, ..usual() };
         let (mut a, mut b) = (open(&options), open(&options));
         (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
         Self { a, b, ids: None, is_restless: false }
@@ -275,7 +281,7 @@ fn descriptors_are_out_of_sight() {
         std::os::fd::AsRawFd::as_raw_fd(&file)
     };
     let before = lowest();
-    let options = Options { floor: 200, ..Options::default() };
+    let options = Options { floor: 200, ..usual() };
     let handle = open(&options);
     assert_eq!(lowest(), before);
     for fd in handle.get().descriptors() {
@@ -327,7 +333,7 @@ fn many_connections_in_8_mib() {
 
 /// One fabric connected to itself: a connection takes two places.
 fn crowd() {
-    let handle = open(&Options { promise: 4, ..Options::default() });
+    let handle = open(&Options { promise: 4, ..usual() });
     let mut fabric = handle.clone();
     let places = handle.get().budget().connections;
     let none = PrivateData::new(&[]).expect("fits");

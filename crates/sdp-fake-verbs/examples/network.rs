@@ -8,6 +8,7 @@
 //! network FILE remove N        takes device N away
 //! network FILE unplug N        the same, by a driver that tells the connection manager alone
 //! network FILE add ADDRESS     adds a device
+//! network FILE own N           device N has no shared receive queues
 //! network FILE road open|cut|mute
 //! network FILE expire          what was lost while the road was not open fails
 //! network FILE break           queue pairs that are up fail
@@ -53,8 +54,8 @@ fn main() {
             network.reap();
             let live = network.live();
             println!(
-                "{{\"managers\": {}, \"ids\": {}, \"contexts\": {}, \"qps\": {}, \"regions\": {}, \"cqs\": {}}}",
-                live.managers, live.ids, live.contexts, live.qps, live.regions, live.cqs
+                "{{\"managers\": {}, \"ids\": {}, \"contexts\": {}, \"qps\": {}, \"regions\": {}, \"cqs\": {}, \"srqs\": {}}}",
+                live.managers, live.ids, live.contexts, live.qps, live.regions, live.cqs, live.srqs
             );
         }
         ("totals", []) => {
@@ -64,6 +65,9 @@ fn main() {
         }
         ("remove", [number]) => network.remove_device(number.parse().expect("a number")),
         ("unplug", [number]) => network.remove_device_quietly(number.parse().expect("a number")),
+        ("own", [number]) => {
+            network.set_shared_receives(number.parse().expect("a number"), false);
+        }
         ("road", ["open"]) => network.set_road(Road::Open),
         ("road", ["cut"]) => network.set_road(Road::Cut),
         ("road", ["mute"]) => network.set_road(Road::Mute),

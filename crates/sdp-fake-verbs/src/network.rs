@@ -11,7 +11,7 @@ use sdp_sys::{Errno, OwnedFd, sys};
 use crate::{
     local::Path,
     manager,
-    state::{Body, Kind, Qp, Stage, State, Trouble},
+    state::{Body, Kind, Qp, SRQS, Stage, State, Trouble},
     step::Step,
     verbs, work,
 };
@@ -118,6 +118,15 @@ impl Network {
         self.0.with(|body| {
             if let Some(device) = body.devices.get_mut(device) {
                 device.is_iwarp = is_iwarp;
+            }
+        });
+    }
+
+    /// Whether a device has shared receive queues, as it has from the beginning.
+    pub fn set_shared_receives(self, device: usize, has_them: bool) {
+        self.0.with(|body| {
+            if let Some(device) = body.devices.get_mut(device) {
+                device.has_own_receives = !has_them;
             }
         });
     }
@@ -247,7 +256,7 @@ impl Network {
                 pds: of(Kind::Pd),
                 channels: of(Kind::Channel),
                 cqs: body.cqs.iter().filter(|cq| cq.pid != 0).count(),
-                srqs: body.srqs.iter().filter(|srq| srq.pid != 0).count(),
+                srqs: body.receives.iter().take(SRQS).filter(|queue| queue.pid != 0).count(),
                 qps: body.qps.iter().filter(|qp| qp.pid != 0).count(),
                 regions: body.regions.iter().filter(|region| region.pid != 0).count(),
             }

@@ -43,6 +43,8 @@ pub(crate) struct Device {
     pub(crate) ip: [u8; 16],
     pub(crate) is_present: bool,
     pub(crate) is_iwarp: bool,
+    /// It has no shared receive queues.
+    pub(crate) has_own_receives: bool,
 }
 
 #[repr(C)]
@@ -115,17 +117,25 @@ pub(crate) struct Trouble {
 #[repr(C)]
 pub(crate) struct Done {
     pub(crate) wc: verbs::Wc,
-    /// Slot of the message + 1; 0: the end of a send.
+    /// Slot of the message + 1; 0: none.
     pub(crate) message: u32,
-    /// The queue whose buffers it takes.
-    pub(crate) srq: u16,
+    /// The receive queue; [`NO_QUEUE`]: the end of a send.
+    pub(crate) queue: u16,
+    /// For the message.
+    pub(crate) buffer: Buffer,
 }
+
+/// No receive queue.
+pub(crate) const NO_QUEUE: u16 = u16::MAX;
 
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) pid: u32,
     /// 0 not, 1 for solicited ones, 2 for all.
     pub(crate) armed: u8,
+    /// Most completions in it; one more breaks it.
+    pub(crate) room: u32,
+    pub(crate) is_broken: bool,
     pub(crate) fd: i32,
     pub(crate) doorbell: u32,
     pub(crate) done: Ring<Done, COMPLETIONS>,
@@ -140,6 +150,10 @@ pub(crate) struct Buffer {
     pub(crate) lkey: u32,
 }
 
+impl Buffer {
+    pub(crate) const NONE: Self = Self { wr_id: 0, addr: 0, length: 0, lkey: 0 };
+}
+
 /// A message that found no buffer.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -150,11 +164,14 @@ pub(crate) struct Stalled {
     pub(crate) from: u32,
 }
 
+/// A receive queue.
 #[repr(C)]
-pub(crate) struct Srq {
+pub(crate) struct Receives {
+    /// Of a shared one.
     pub(crate) pid: u32,
-    /// Of `buffers`, those that messages in completion queues will take.
-    pub(crate) promised: u32,
+    /// Receives that were posted and whose completions were not taken, and how many may be.
+    pub(crate) posted: u32,
+    pub(crate) room: u32,
     pub(crate) buffers: Ring<Buffer, BUFFERS>,
     /// Messages that found no buffer.
     pub(crate) stalled: Ring<Stalled, BUFFERS>,
@@ -173,7 +190,8 @@ pub(crate) struct Qp {
     pub(crate) number: u32,
     pub(crate) state: i32,
     pub(crate) cq: u16,
-    pub(crate) srq: u16,
+    /// The receive queue: a shared one, or its own behind them.
+    pub(crate) queue: u16,
     pub(crate) context: u16,
     pub(crate) dest: u32,
     pub(crate) generation: u32,
@@ -223,7 +241,8 @@ pub(crate) struct Body {
     pub(crate) ids: [Id; IDS],
     pub(crate) contexts: [Context; CONTEXTS],
     pub(crate) cqs: [Cq; CQS],
-    pub(crate) srqs: [Srq; SRQS],
+    /// Shared ones, then each queue pair's own.
+    pub(crate) receives: [Receives; SRQS + QPS],
     pub(crate) qps: [Qp; QPS],
     pub(crate) regions: [Region; REGIONS],
     pub(crate) others: [Other; OTHERS],

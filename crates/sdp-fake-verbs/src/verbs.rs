@@ -12,7 +12,7 @@ use crate::{
     local::{self, Channel, Context, Cq, Device, Mr, Pd, Qp, Srq},
     manager::{guid, reap},
     network::state,
-    state::{Body, Buffer, DEVICES, Kind, Trouble, own_pid},
+    state::{Body, Buffer, DEVICES, Kind, Receives, SRQS, Trouble, own_pid},
     step::Step,
     work,
 };
@@ -163,6 +163,7 @@ unsafe extern "C" fn open_device(device: *mut abi::Device) -> *mut abi::Context 
             abi.ops.req_notify_cq = Some(req_notify_cq);
             abi.ops.post_srq_recv = Some(post_srq_recv);
             abi.ops.post_send = Some(post_send);
+            abi.ops.post_recv = Some(post_recv);
             if let Some(entry) = body.contexts.get_mut(index) {
                 (entry.pid, entry.fd, entry.device) = (own_pid(), abi.async_fd, device as u8);
                 entry.doorbell = doorbell;
@@ -309,6 +310,7 @@ unsafe extern "C" fn create_cq(
         }
         if let Some(entry) = body.cqs.get_mut(index) {
             (entry.pid, entry.armed, entry.fd) = (own_pid(), 0, -1);
+            (entry.room, entry.is_broken) = (entries as u32, false);
             entry.done.clear();
         }
         Ok(cq.cast())
@@ -349,17 +351,28 @@ unsafe extern "C" fn get_cq_event(
 
 extern "C" fn ack_cq_events(_: *mut abi::Cq, _: u32) {}
 
-unsafe extern "C" fn create_srq(_: *mut abi::Pd, _: *mut abi::SrqInitAttr) -> *mut abi::Srq {
+fn empty(queue: &mut Receives, room: u32) {
+    (queue.posted, queue.room) = (0, room);
+    queue.buffers.clear();
+    queue.stalled.clear();
+}
+
+unsafe extern "C" fn create_srq(pd: *mut abi::Pd, wanted: *mut abi::SrqInitAttr) -> *mut abi::Srq {
+    // SAFETY: see above: a live domain of a live device, and a valid description.
+    let (device, room) = unsafe { ((*(*pd.cast::<Pd>()).context).device.index, (*wanted).max_wr) };
     let made = with(|body| {
         body.step(Step::CreateSrq)?;
-        let index = body.srqs.iter().position(|srq| srq.pid == 0).ok_or(full())?;
+        if body.devices.get(device).is_some_and(|device| device.has_own_receives) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let mut shared = body.receives.iter().take(SRQS);
+        let index = shared.position(|queue| queue.pid == 0).ok_or(full())?;
         let srq = local::make::<Srq>()?.as_ptr();
         // SAFETY: fresh memory.
         unsafe { (*srq).index = index };
-        if let Some(entry) = body.srqs.get_mut(index) {
-            (entry.pid, entry.promised) = (own_pid(), 0);
-            entry.buffers.clear();
-            entry.stalled.clear();
+        if let Some(entry) = body.receives.get_mut(index) {
+            entry.pid = own_pid();
+            empty(entry, room);
         }
         Ok(srq.cast())
     });
@@ -370,7 +383,7 @@ unsafe extern "C" fn destroy_srq(srq: *mut abi::Srq) -> c_int {
     // SAFETY: see above.
     let done = with(|body| unsafe {
         let srq = srq.cast::<Srq>();
-        if let Some(entry) = body.srqs.get_mut((*srq).index) {
+        if let Some(entry) = body.receives.get_mut((*srq).index) {
             entry.pid = 0;
         }
         local::end(srq);
@@ -395,12 +408,18 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
             let entry = body.qps.get_mut(index).ok_or(full())?;
             (entry.pid, entry.number, entry.state) = (own_pid(), number, abi::QPS_RESET);
             entry.cq = (*(*wanted).send_cq.cast::<Cq>()).index as u16;
-            entry.srq = (*(*wanted).srq.cast::<Srq>()).index as u16;
+            let shared = (*wanted).srq.cast::<Srq>();
+            let queue = if shared.is_null() { SRQS + index } else { (*shared).index };
+            entry.queue = queue as u16;
             (entry.context, entry.dest) = ((*context).index as u16, 0);
             entry.local = qp as u64;
             entry.pending.clear();
             entry.early.clear();
             (entry.is_cut, entry.stalled) = (false, 0);
+            if shared.is_null() {
+                let own = body.receives.get_mut(queue).ok_or(full())?;
+                empty(own, (*wanted).cap.max_recv_wr);
+            }
         }
         Ok(qp.cast())
     });
@@ -485,6 +504,9 @@ unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, into: *mut abi::Wc) 
         }
         // SAFETY: see above, and `room` places.
         let index = unsafe { (*cq.cast::<Cq>()).index };
+        if body.cqs.get(index).is_some_and(|cq| cq.is_broken) {
+            return Err(Errno::EINVAL);
+        }
         let mut count = 0;
         while count < room {
             let Some(wc) = work::take(body, index) else { break };
@@ -512,27 +534,46 @@ unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c
     number(done)
 }
 
+/// # Safety
+/// A request of one piece, and a place for the one that failed.
+unsafe fn post_receive(
+    request: *mut abi::RecvWr,
+    bad: *mut *mut abi::RecvWr,
+    post: impl FnOnce(&mut Body, Buffer) -> Result<(), Errno>,
+) -> c_int {
+    // SAFETY: the caller's.
+    let (wr_id, piece) = unsafe { ((*request).wr_id, &*(*request).sg_list) };
+    let buffer = Buffer { wr_id, addr: piece.addr, length: piece.length, lkey: piece.lkey };
+    let done = with(|body| post(body, buffer));
+    if done.is_err() {
+        // SAFETY: the caller's place for it.
+        unsafe { *bad = request };
+    }
+    number(done)
+}
+
 unsafe extern "C" fn post_srq_recv(
     srq: *mut abi::Srq,
     request: *mut abi::RecvWr,
     bad: *mut *mut abi::RecvWr,
 ) -> c_int {
     // SAFETY: see above, with a request of one piece.
-    let done = with(|body| unsafe {
-        let piece = &*(*request).sg_list;
-        let buffer = Buffer {
-            wr_id: (*request).wr_id,
-            addr: piece.addr,
-            length: piece.length,
-            lkey: piece.lkey,
-        };
-        work::post_receive(body, (*srq.cast::<Srq>()).index, buffer)
-    });
-    if done.is_err() {
-        // SAFETY: the caller's place for it.
-        unsafe { *bad = request };
+    unsafe {
+        let queue = (*srq.cast::<Srq>()).index;
+        post_receive(request, bad, |body, buffer| work::post_receive(body, queue, buffer))
     }
-    number(done)
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut abi::Qp,
+    request: *mut abi::RecvWr,
+    bad: *mut *mut abi::RecvWr,
+) -> c_int {
+    // SAFETY: see above, with a request of one piece.
+    unsafe {
+        let index = (*qp.cast::<Qp>()).index;
+        post_receive(request, bad, |body, buffer| work::post_own_receive(body, index, buffer))
+    }
 }
 
 unsafe extern "C" fn post_send(

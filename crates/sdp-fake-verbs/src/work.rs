@@ -6,7 +6,10 @@ use sdp_sys::Errno;
 use crate::{
     local,
     network::Road,
-    state::{Body, Buffer, Done, MESSAGE, Pending, Qp, Stalled, Trouble, own_pid},
+    state::{
+        Body, Buffer, Done, MESSAGE, NO_QUEUE, Pending, Qp, Receives, SRQS, Stalled, Trouble,
+        own_pid,
+    },
     step::Step,
 };
 
@@ -23,7 +26,7 @@ fn find(body: &Body, number: u32) -> Option<usize> {
 /// Puts a completion into a queue, and wakes a thread that armed it.
 fn complete(body: &mut Body, cq: usize, done: Done, is_solicited: bool) {
     let Some(cq) = body.cqs.get_mut(cq) else { return };
-    cq.done.push(done);
+    cq.is_broken |= cq.done.len() >= cq.room as usize || !cq.done.push(done);
     let is_failed = done.wc.status != abi::WC_SUCCESS;
     if cq.armed == 2 || (cq.armed == 1 && (is_solicited || is_failed)) {
         cq.armed = 0;
@@ -35,7 +38,7 @@ fn complete(body: &mut Body, cq: usize, done: Done, is_solicited: bool) {
 fn end_of_send(qp: u32, wr_id: u64, status: i32) -> Done {
     let mut wc = abi::Wc::default();
     (wc.wr_id, wc.status, wc.qp_num) = (wr_id, status, qp);
-    Done { wc, message: 0, srq: 0 }
+    Done { wc, message: 0, queue: NO_QUEUE, buffer: Buffer::NONE }
 }
 
 /// Queues an asynchronous event for a context.
@@ -64,7 +67,33 @@ pub(crate) fn fail(body: &mut Body, index: usize, status: i32) {
         complete(body, usize::from(cq), end_of_send(number, wr_id, status), false);
         status = abi::WC_WR_FLUSH_ERR;
     }
+    flush_own(body, index);
     leave_waiting(body, number);
+}
+
+/// The buffers of a queue pair's own receive queue come back, and messages that wait for one go.
+fn flush_own(body: &mut Body, index: usize) {
+    let Some(queue) = body.qps.get(index).map(|qp| qp.queue) else { return };
+    if usize::from(queue) < SRQS {
+        return;
+    }
+    while let Some(buffer) = queue_of(body, queue).and_then(|queue| queue.buffers.pop()) {
+        flush_receive(body, index, buffer);
+    }
+    while let Some(stalled) = queue_of(body, queue).and_then(|queue| queue.stalled.pop()) {
+        release(body, stalled.done.message);
+    }
+}
+
+fn flush_receive(body: &mut Body, index: usize, buffer: Buffer) {
+    let Some(qp) = body.qps.get(index) else { return };
+    let (cq, queue) = (usize::from(qp.cq), qp.queue);
+    let done = Done { queue, ..end_of_send(qp.number, buffer.wr_id, abi::WC_WR_FLUSH_ERR) };
+    complete(body, cq, done, false);
+}
+
+fn queue_of(body: &mut Body, queue: u16) -> Option<&mut Receives> {
+    body.receives.get_mut(usize::from(queue))
 }
 
 /// A queue pair that tries to reach one that is gone gives up.
@@ -98,7 +127,8 @@ pub(crate) fn fail_all(body: &mut Body, context: usize) {
 pub(crate) fn bury(body: &mut Body, pid: u32) {
     body.qps.iter_mut().filter(|qp| qp.pid == pid).for_each(|qp| qp.pid = 0);
     body.cqs.iter_mut().filter(|cq| cq.pid == pid).for_each(|cq| cq.pid = 0);
-    body.srqs.iter_mut().filter(|srq| srq.pid == pid).for_each(|srq| srq.pid = 0);
+    let shared = body.receives.iter_mut().take(SRQS);
+    shared.filter(|queue| queue.pid == pid).for_each(|queue| queue.pid = 0);
     body.regions.iter_mut().filter(|region| region.pid == pid).for_each(|region| region.pid = 0);
     body.contexts.iter_mut().filter(|context| context.pid == pid).for_each(|c| c.pid = 0);
     body.others.iter_mut().filter(|other| other.pid == pid).for_each(|other| other.pid = 0);
@@ -293,14 +323,14 @@ unsafe fn send(
         unsafe { core::ptr::copy(piece.addr as *const u8, message.as_mut_ptr(), len) };
     }
     let status = body.event_fault(Step::ReceiveCompletion).unwrap_or(abi::WC_SUCCESS);
-    let Some((number, cq, srq)) =
-        body.qps.get(peer).map(|qp| (qp.number, usize::from(qp.cq), usize::from(qp.srq)))
+    let Some((number, cq, queue)) =
+        body.qps.get(peer).map(|qp| (qp.number, usize::from(qp.cq), qp.queue))
     else {
         return Outcome::Failed(abi::WC_REM_OP_ERR);
     };
     let mut wc = abi::Wc::default();
     (wc.status, wc.opcode, wc.byte_len, wc.qp_num) = (status, WC_RECV, len as u32, number);
-    let done = Done { wc, message: slot as u32 + 1, srq: srq as u16 };
+    let done = Done { wc, message: slot as u32 + 1, queue, buffer: Buffer::NONE };
     let message = Stalled { done, is_solicited, from };
     let is_behind = body.qps.get(index).is_some_and(|qp| qp.stalled > 0);
     let has_come = match body.qps.get_mut(peer) {
@@ -325,14 +355,20 @@ unsafe fn send(
 
 /// A message takes a buffer (true), or waits for one, as those before it do.
 fn arrive(body: &mut Body, cq: usize, message: Stalled, is_behind: bool) -> bool {
-    let Some(receives) = body.srqs.get_mut(usize::from(message.done.srq)) else { return true };
-    if is_behind || receives.promised as usize >= receives.buffers.len() {
+    let Some(receives) = queue_of(body, message.done.queue) else { return true };
+    let buffer = if is_behind { None } else { receives.buffers.pop() };
+    let Some(buffer) = buffer else {
         receives.stalled.push(message);
         return false;
-    }
-    receives.promised += 1;
-    complete(body, cq, message.done, message.is_solicited);
+    };
+    land(body, cq, message, buffer);
     true
+}
+
+fn land(body: &mut Body, cq: usize, message: Stalled, buffer: Buffer) {
+    let mut done = message.done;
+    (done.wc.wr_id, done.buffer) = (buffer.wr_id, buffer);
+    complete(body, cq, done, message.is_solicited);
 }
 
 /// A message that has waited has come: its sender's first request has succeeded.
@@ -355,28 +391,44 @@ pub(crate) fn take_early(body: &mut Body, index: usize) {
     }
 }
 
+/// Posts a receive buffer to a queue pair's own queue.
+pub(crate) fn post_own_receive(body: &mut Body, index: usize, buffer: Buffer) -> Result<(), Errno> {
+    let qp = body.qps.get(index).ok_or(Errno::EINVAL)?;
+    let (queue, state) = (usize::from(qp.queue), qp.state);
+    if queue < SRQS || state == abi::QPS_RESET {
+        return Err(Errno::EINVAL);
+    }
+    post_receive(body, queue, buffer)?;
+    if state == abi::QPS_ERR {
+        flush_own(body, index);
+    }
+    Ok(())
+}
+
 /// Posts a receive buffer; a message that found none gets it.
-pub(crate) fn post_receive(body: &mut Body, srq: usize, buffer: Buffer) -> Result<(), Errno> {
+pub(crate) fn post_receive(body: &mut Body, queue: usize, buffer: Buffer) -> Result<(), Errno> {
     body.step(Step::PostReceive)?;
     let piece = abi::Sge { addr: buffer.addr, length: buffer.length, lkey: buffer.lkey };
     if !check(body, &piece, abi::ACCESS_LOCAL_WRITE) {
         return Err(Errno(libc::EFAULT));
     }
-    let receives = body.srqs.get_mut(srq).ok_or(Errno::EINVAL)?;
-    if !receives.buffers.push(buffer) {
+    let receives = body.receives.get_mut(queue).ok_or(Errno::EINVAL)?;
+    if receives.posted >= receives.room || !receives.buffers.push(buffer) {
         return Err(Errno::ENOMEM);
     }
-    while let Some(stalled) = body.srqs.get_mut(srq).and_then(|srq| srq.stalled.pop()) {
+    receives.posted += 1;
+    while let Some(stalled) = body.receives.get_mut(queue).and_then(|queue| queue.stalled.pop()) {
         let is_up = |qp: &Qp| matches!(qp.state, abi::QPS_RTR | abi::QPS_RTS);
         let qp = find(body, stalled.done.wc.qp_num).and_then(|index| body.qps.get(index));
         let Some(cq) = qp.filter(|qp| is_up(qp)).map(|qp| usize::from(qp.cq)) else {
             release(body, stalled.done.message);
             continue;
         };
-        if let Some(receives) = body.srqs.get_mut(srq) {
-            receives.promised += 1;
-        }
-        complete(body, cq, stalled.done, stalled.is_solicited);
+        let Some(buffer) = body.receives.get_mut(queue).and_then(|queue| queue.buffers.pop())
+        else {
+            return Ok(());
+        };
+        land(body, cq, stalled, buffer);
         answer(body, stalled.from);
         break;
     }
@@ -393,14 +445,13 @@ fn release(body: &mut Body, message: u32) {
 /// Takes a completion, and puts its message into a receive buffer of the caller's.
 pub(crate) fn take(body: &mut Body, cq: usize) -> Option<abi::Wc> {
     let done = body.cqs.get_mut(cq)?.done.pop()?;
-    let mut wc = done.wc;
+    let (wc, buffer) = (done.wc, done.buffer);
+    if let Some(receives) = queue_of(body, done.queue) {
+        receives.posted = receives.posted.saturating_sub(1);
+    }
     if done.message == 0 {
         return Some(wc);
     }
-    let receives = body.srqs.get_mut(usize::from(done.srq))?;
-    let buffer = receives.buffers.pop()?;
-    receives.promised = receives.promised.saturating_sub(1);
-    wc.wr_id = buffer.wr_id;
     let len = (wc.byte_len.min(buffer.length)) as usize;
     if let Some(message) = body.messages.get(done.message as usize - 1) {
         // SAFETY: a buffer that the caller's process registered and posted; nothing else uses it

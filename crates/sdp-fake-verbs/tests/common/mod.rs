@@ -29,8 +29,14 @@ pub(crate) const PROMISE: u32 = 16;
 /// Steps within which a connection is there.
 const STEPS: usize = 100;
 
+/// Whether the devices have no shared receive queues: in the tests `own_…`.
+pub(crate) const HAS_OWN_RECEIVES: bool =
+    matches!(module_path!().as_bytes(), [b'o', b'w', b'n', b'_', ..]);
+
 pub(crate) fn network() -> Network {
-    Network::private().expect("memory for a network")
+    let network = Network::private().expect("memory for a network");
+    network.set_shared_receives(0, !HAS_OWN_RECEIVES);
+    network
 }
 
 pub(crate) fn address(port: u16) -> Address {

@@ -1,0 +1,5 @@
+//! The test `hostile` once more, on devices without shared receive queues: each queue pair has its own.
+//! `common` tells by this file's name which they are.
+
+#[path = "hostile.rs"]
+mod hostile;
