@@ -71,15 +71,23 @@ macro_rules! names {
     };
 }
 
-/// The name of an error number; `E?` for those that neither verbs nor the connection manager give.
+/// The name of an error number of Linux; `E?` for other numbers.
 pub const fn name(errno: Errno) -> &'static str {
     names!(errno.0;
-        EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT EBUSY
-        EEXIST ENODEV EINVAL ENFILE EMFILE ENOTTY EFBIG ENOSPC EROFS EPIPE ERANGE EDEADLK ENOSYS
-        ENODATA ETIME ECOMM EPROTO EBADMSG EOVERFLOW EPROTOTYPE ENOPROTOOPT EPROTONOSUPPORT
-        EOPNOTSUPP EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL ENETDOWN ENETUNREACH ENETRESET ECONNABORTED
-        ECONNRESET ENOBUFS EISCONN ENOTCONN ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY
-        EINPROGRESS ESTALE EREMOTEIO ECANCELED)
+        EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES
+        EFAULT ENOTBLK EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE
+        ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM ERANGE EDEADLK
+        ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY ELOOP ENOMSG EIDRM ECHRNG EL2NSYNC EL3HLT
+        EL3RST ELNRNG EUNATCH ENOCSI EL2HLT EBADE EBADR EXFULL ENOANO EBADRQC EBADSLT
+        EBFONT ENOSTR ENODATA ETIME ENOSR ENONET ENOPKG EREMOTE ENOLINK EADV ESRMNT ECOMM
+        EPROTO EMULTIHOP EDOTDOT EBADMSG EOVERFLOW ENOTUNIQ EBADFD EREMCHG ELIBACC ELIBBAD
+        ELIBSCN ELIBMAX ELIBEXEC EILSEQ ERESTART ESTRPIPE EUSERS ENOTSOCK EDESTADDRREQ
+        EMSGSIZE EPROTOTYPE ENOPROTOOPT EPROTONOSUPPORT ESOCKTNOSUPPORT EOPNOTSUPP
+        EPFNOSUPPORT EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL ENETDOWN ENETUNREACH ENETRESET
+        ECONNABORTED ECONNRESET ENOBUFS EISCONN ENOTCONN ESHUTDOWN ETOOMANYREFS ETIMEDOUT
+        ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY EINPROGRESS ESTALE EUCLEAN ENOTNAM
+        ENAVAIL EISNAM EREMOTEIO EDQUOT ENOMEDIUM EMEDIUMTYPE ECANCELED ENOKEY EKEYEXPIRED
+        EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE ERFKILL EHWPOISON)
 }
 
 #[cfg(test)]
@@ -93,5 +101,30 @@ mod tests {
         assert_eq!(Error::of("BIND", Errno(libc::ENODEV)), Error::NoDevice);
         assert_eq!(Error::of("ibv_reg_mr", Errno(libc::ENOMEM)), Error::MemLock);
         assert_eq!(name(Errno(4000)), "E?");
+    }
+
+    unsafe extern "C" {
+        /// The C library's names; null for numbers that are none.
+        #[cfg(target_env = "gnu")]
+        fn strerrorname_np(number: libc::c_int) -> *const libc::c_char;
+    }
+
+    /// Providers and the kernel may give any: those of devices, of networks, of file systems.
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn every_error_number_has_its_name() {
+        let mut count = 0;
+        for number in 1..4096 {
+            // SAFETY: any number will do; the answer is null or a string that is never freed.
+            let theirs = unsafe {
+                let name = strerrorname_np(number);
+                (!name.is_null()).then(|| core::ffi::CStr::from_ptr(name).to_str().expect("ASCII"))
+            };
+            assert_eq!(name(Errno(number)), theirs.unwrap_or("E?"), "{number}");
+            let text = Error::Os("a step", Errno(number)).to_string();
+            assert_eq!(text, format!("a step: {} ({number})", theirs.unwrap_or("E?")));
+            count += u32::from(theirs.is_some());
+        }
+        assert!(count > 100, "{count}");
     }
 }
