@@ -3,9 +3,12 @@
 //! No library: a command is one `write`, an event one `write` that never waits. Everything is slow (it
 //! may make the kernel resolve and allocate) but nothing here waits for the peer.
 
-use core::mem::MaybeUninit;
+use core::{
+    mem::MaybeUninit,
+    sync::atomic::{AtomicI32, Ordering},
+};
 
-use sdp_sys::{Errno, OwnedFd, sys};
+use sdp_sys::{Errno, OwnedFd, fd, sys};
 
 use crate::{
     Address, Error,
@@ -26,7 +29,8 @@ const PATH: &core::ffi::CStr = c"/dev/infiniband/rdma_cm";
 /// An open connection manager.
 #[derive(Debug)]
 pub struct Manager {
-    fd: OwnedFd,
+    /// −1: it has none any more.
+    fd: AtomicI32,
 }
 
 /// An open connection manager, shared by its ids.
@@ -70,7 +74,8 @@ impl Manager {
             }
             Err(errno) => return Err(Error::of("open of the connection manager", errno)),
         };
-        Shared::new(Self { fd }).map_err(|errno| Error::of("mmap", errno))
+        Shared::new(Self { fd: AtomicI32::new(fd.into_raw()) })
+            .map_err(|errno| Error::of("mmap", errno))
     }
 
     /// Whether the host has one, without opening it. Without it no device leads to another host.
@@ -94,8 +99,18 @@ impl Manager {
     }
 
     /// Its descriptor: readable when there is an event.
-    pub const fn descriptor(&self) -> i32 {
-        self.fd.raw()
+    pub fn descriptor(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Its descriptor is `to` from here on, if it was `from`.
+    pub fn renumber(&self, from: i32, to: i32) {
+        let changed = self.fd.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        #[cfg(feature = "stand-in")]
+        if let (Ok(_), Some(stand_in)) = (changed, crate::stand_in::installed()) {
+            (stand_in.renumber)(from, to);
+        }
+        let _ = changed;
     }
 
     /// Writes a command. `T` has no padding that the kernel reads, and its `response`, if any, points to
@@ -142,11 +157,14 @@ impl Manager {
     }
 }
 
-#[cfg(feature = "stand-in")]
 impl Drop for Manager {
     fn drop(&mut self) {
+        #[cfg(feature = "stand-in")]
         if let Some(stand_in) = crate::stand_in::installed() {
             (stand_in.close)(self.descriptor());
+        }
+        if self.descriptor() >= 0 {
+            fd::close(self.descriptor());
         }
     }
 }

@@ -3,7 +3,12 @@
 //! Making and ending them is slow (see the head of the crate). Their descriptors are moved high, out of
 //! the program's sight, as soon as they are there.
 
-use core::{cell::Cell, ffi::c_int, ptr::NonNull};
+use core::{
+    cell::Cell,
+    ffi::c_int,
+    ptr::NonNull,
+    sync::atomic::{AtomicI32, Ordering},
+};
 
 use sdp_sys::{Errno, fd};
 
@@ -37,6 +42,16 @@ fn set_nonblocking(number: i32) {
     if let Ok(flags) = sdp_sys::fd::status_flags(number) {
         let _ = sdp_sys::fd::set_status_flags(number, flags | libc::O_NONBLOCK);
     }
+}
+
+/// A descriptor that the library keeps at `at` is `to` from here on, if it was `from`.
+///
+/// # Safety
+/// A field of a live structure of the library's, whose functions read it alone.
+unsafe fn renumber(at: *mut c_int, from: i32, to: i32) {
+    // SAFETY: the caller's; a number of a C structure has the size and place of an atomic one.
+    let number = unsafe { AtomicI32::from_ptr(at) };
+    let _ = number.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
 }
 
 /// An open device.
@@ -121,8 +136,17 @@ fn open_in(
 impl Opened {
     /// The device file and that of asynchronous events.
     pub const fn descriptors(&self) -> [i32; 2] {
-        // SAFETY: an open device; the numbers do not change after `open`.
+        // SAFETY: an open device; the thread that changes the numbers is the caller's.
         unsafe { [(*self.at.as_ptr()).cmd_fd, (*self.at.as_ptr()).async_fd] }
+    }
+
+    /// One of them is `to` from here on, if it was `from`.
+    pub fn renumber(&self, from: i32, to: i32) {
+        // SAFETY: fields of an open device.
+        unsafe {
+            renumber(&raw mut (*self.at.as_ptr()).cmd_fd, from, to);
+            renumber(&raw mut (*self.at.as_ptr()).async_fd, from, to);
+        }
     }
 
     /// The device's name, `rxe0` for example, as bytes.
@@ -266,8 +290,14 @@ impl Channel {
 
     /// Its descriptor.
     pub const fn descriptor(&self) -> i32 {
-        // SAFETY: a live channel; the number does not change after `new`.
+        // SAFETY: a live channel; the thread that changes the number is the caller's.
         unsafe { (*self.at.as_ptr()).fd }
+    }
+
+    /// It is `to` from here on, if it was `from`.
+    pub fn renumber(&self, from: i32, to: i32) {
+        // SAFETY: a field of a live channel.
+        unsafe { renumber(&raw mut (*self.at.as_ptr()).fd, from, to) }
     }
 
     const fn context(&self) -> &Context {

@@ -175,7 +175,7 @@ impl Core {
     }
 
     /// An object that all connections share has failed: the device is as good as lost.
-    fn break_down(&self) {
+    pub(crate) fn break_down(&self) {
         if !self.is_broken.swap(true, Ordering::AcqRel) {
             for conn in self.conns.iter() {
                 conn.fail(QpError::Fatal);

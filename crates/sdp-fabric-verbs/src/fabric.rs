@@ -243,6 +243,19 @@ impl VerbsFabric {
         [file, events, channel, manager]
     }
 
+    /// The one of them that is `from` is `to` from here on: another file is about to have that number. Threads that post or
+    /// poll meanwhile may still use it. With −1 for `to` the device is lost.
+    pub fn renumber(&mut self, from: i32, to: i32) {
+        if to < 0 && self.descriptors().contains(&from) {
+            self.core.break_down();
+        }
+        self.context.renumber(from, to);
+        self.channel.renumber(from, to);
+        if let Some(manager) = &self.slow().manager {
+            manager.renumber(from, to);
+        }
+    }
+
     /// The channel becomes readable with the next completion; with `solicited_only`, with the next message that
     /// its sender wants noticed, or failure. Look again ([`Core::drain`]) between this and sleeping. Fast.
     ///

@@ -21,6 +21,8 @@ pub struct StandIn {
     pub open: fn(i32) -> Result<OwnedFd, Errno>,
     /// In the place of a `write` to that descriptor.
     pub command: fn(i32, &[u8]) -> Result<(), Errno>,
+    /// The first number of that descriptor becomes the second.
+    pub renumber: fn(i32, i32),
     /// Before the descriptor is closed.
     pub close: fn(i32),
 }

@@ -42,6 +42,17 @@ fn number_of(body: &Body, fd: i32) -> Option<usize> {
     body.managers.iter().position(|manager| manager.pid == own && manager.fd == fd)
 }
 
+pub(crate) fn renumber(from: i32, to: i32) {
+    let Some(network) = state() else { return };
+    network.with(|body| {
+        if let Some(number) = number_of(body, from)
+            && let Some(manager) = body.managers.get_mut(number)
+        {
+            manager.fd = to;
+        }
+    });
+}
+
 pub(crate) fn close(fd: i32) {
     let Some(network) = state() else { return };
     network.with(|body| {

@@ -268,5 +268,6 @@ static STAND_IN: stand_in::StandIn = stand_in::StandIn {
     library: verbs::LIBRARY,
     open: manager::open,
     command: manager::command,
+    renumber: manager::renumber,
     close: manager::close,
 };

@@ -172,6 +172,11 @@ pub(super) fn doorbells_gone() {
     EVENTS.store(-1, Ordering::Release);
 }
 
+/// The descriptor on which sleepers wait has another number, or none, if it was `from`.
+pub(super) fn events_moved(from: i32, to: i32) {
+    let _ = EVENTS.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+}
+
 /// Sleepers wait for the devices again.
 fn rejoin(lock: &mut DeviceLock) {
     if strangers::has_device() || doorbell::files().0 < 0 {
@@ -410,6 +415,17 @@ fn put_off_for(pair: &Pair, attempt: &mut pair::Attempt, has_answered: bool, is_
             (false, false) => Shown::Nothing,
         },
     );
+}
+
+/// No event will tell that the device of a place is lost: sleepers look, and the next slow step.
+pub(super) fn is_lost(at: usize) {
+    IS_LOST.store(true, Ordering::Relaxed);
+    for (_, pair) in pair::all() {
+        let is_its = pair.queue().is_some_and(|(place, _)| place == at);
+        if let Some(conn) = pair.conn().filter(|_| is_its) {
+            doorbell::signal_self(conn.index());
+        }
+    }
 }
 
 /// Devices that were removed: their drivers may wait until nothing of them is in use here. Streams go on over TCP.

@@ -11,6 +11,7 @@ use sdp_sys::{hidden, pid as sys_pid};
 use crate::{
     conn::{self, pool},
     datapath::{reclaim, send},
+    hosts,
     process::{
         self, page, scratch, settings,
         table::{self, Entry},
@@ -125,6 +126,7 @@ pub(crate) fn move_hidden(from: i32) {
         }
     }
     strangers::lose(from, || process::hidden_duplicate_above(from));
+    hosts::move_off(from);
     wait_set::lose(from);
     process::peers().move_off(from);
     // The socket that is asked may be in another thread's hands, for one answer of the kernel.

@@ -217,6 +217,13 @@ pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
     has_device()
 }
 
+/// The descriptor that was added with [`add_device`], by its number now.
+pub(crate) fn device_descriptor() -> Option<i32> {
+    let mut all = PLACES.iter().take(count() as usize);
+    let place = all.find(|place| place.uid.load(Ordering::Relaxed) == NOBODY);
+    place.filter(|_| has_device()).map(|place| place.waits.load(Ordering::Acquire))
+}
+
 /// Doorbells so far.
 #[inline]
 pub(crate) fn count() -> u32 {
