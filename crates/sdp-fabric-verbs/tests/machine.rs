@@ -11,31 +11,31 @@ use std::{
 };
 
 use sdp_fabric_tests::{
-    End, Fabrics, Feature, Harness, Pair, Side,
+    Feature, Harness,
     runner::{self, Test},
 };
 use sdp_fabric_verbs::{
     Address, Error,
     budget::CONNECTIONS_MAX,
-    cm::REQUEST_DATA,
-    endpoint::{Counts, VerbsRx},
-    fabric::{Id, Options, VerbsFabric},
+    endpoint::Counts,
+    fabric::{Options, VerbsFabric},
 };
 use sdp_rdma::{
     cm::PrivateData,
-    fabric::{
-        CmEvent, Fabric, Gather, MemoryRegion, PostError, ReceiveQueue, SendOptions, SendQueue,
-    },
-    key::Access,
+    fabric::{CmEvent, Fabric, PostError, ReceiveQueue, SendOptions, SendQueue},
     work::WorkId,
 };
 
+#[path = "common/device.rs"]
+mod device;
 #[path = "common/handle.rs"]
 mod handle;
 
+use device::{Device, Text};
 use handle::{CreditedTx, Handle};
 
 const BACKLOG: usize = 5;
+const PROMISE: u32 = 16;
 /// Nothing is known to be in flight, and nothing happens for so long: nothing will.
 const QUIET: Duration = Duration::from_micros(200);
 /// The same where connection management may be in progress, which goes through several kernel
@@ -50,7 +50,11 @@ fn usual() -> Options {
     Options { shared_receives, ..Options::default() }
 }
 
-fn open(options: &Options) -> Handle {
+fn open() -> Handle {
+    open_with(&Options { promise: PROMISE, backlog: BACKLOG, ..usual() })
+}
+
+fn open_with(options: &Options) -> Handle {
     Handle::open(&address(0), options).expect("a device")
 }
 
@@ -72,175 +76,58 @@ fn free_port() -> u16 {
     socket.local_addr().expect("a port").port()
 }
 
-struct Device {
-    a: Handle,
-    b: Handle,
-    ids: Option<(Id, Id)>,
-    /// Connection management may be in progress at any time.
-    is_restless: bool,
+fn free_service() -> Address {
+    address(free_port())
 }
 
-const PROMISE: u32 = 16;
+/// Waits for connection management.
+struct Patience {
+    end: Instant,
+}
 
-impl Device {
-    fn fabric(&self, side: Side) -> &Handle {
-        match side {
-            Side::A => &self.a,
-            Side::B => &self.b,
-        }
+impl Patience {
+    fn begin() -> Self {
+        Self { end: Instant::now() + TIMEOUT }
     }
 
-    /// Whether all messages have arrived and all requests that report their ends have done so.
-    fn is_at_rest(&self) -> bool {
-        let list = |handle: &Handle| {
-            let fabric = handle.get();
-            (0..CONNECTIONS_MAX).filter_map(|index| fabric.counts(index)).collect::<Vec<_>>()
-        };
-        let (a, b) = (list(&self.a), list(&self.b));
-        let rests = |ends: &[Counts], others: &[Counts]| {
-            ends.iter().all(|end| {
-                let peer = others.iter().find(|other| other.number == end.peer_number);
-                if end.has_failed {
-                    // The other end will hear of it.
-                    end.has_ended && peer.is_none_or(|peer| peer.has_ended)
-                } else {
-                    !end.is_waiting && peer.is_none_or(|peer| peer.arrived == end.sent)
-                }
-            })
-        };
-        rests(&a, &b) && rests(&b, &a)
-    }
-
-    fn step(&self) -> bool {
-        let (mut a, mut b) = (self.a.get(), self.b.get());
-        a.progress() | b.progress()
+    fn wait(&mut self) {
+        assert!(Instant::now() < self.end, "no connection within {TIMEOUT:?}");
+        std::thread::yield_now();
     }
 }
 
-impl Harness for Device {
-    type Tx = CreditedTx;
-    type Rx = VerbsRx;
-    type Fabric = Handle;
-
-    fn new(_: u64) -> Self {
-        let options = Options { promise: PROMISE, backlog: BACKLOG, ..usual() };
-        let (mut a, mut b) = (open(&options), open(&options));
-        (a.other, b.other) = (Some(b.get().core()), Some(a.get().core()));
-        Self { a, b, ids: None, is_restless: false }
-    }
-
-    fn missing(&self, feature: Feature) -> Option<&'static str> {
-        (feature == Feature::NoOneSided).then_some("one-sided work is supported")
-    }
-
-    fn request_data_max(&self) -> usize {
-        REQUEST_DATA
-    }
-
-    fn pads_private_data(&self) -> bool {
-        true
-    }
-
-    fn pair(&mut self) -> Pair<CreditedTx, VerbsRx> {
-        let none = PrivateData::new(&[]).expect("fits");
-        let service = address(free_port());
-        self.b.listen(service).expect("a free service");
-        let active = self.a.connect(service, none).expect("a connect");
-        let end = Instant::now() + TIMEOUT;
-        let (mut passive, mut is_there) = (None, false);
-        while passive.is_none() || !is_there {
-            assert!(Instant::now() < end, "no connection within {TIMEOUT:?}");
-            if let Some(CmEvent::Request(id, _)) = self.b.poll_cm() {
-                self.b.accept(id, none).expect("an acceptance");
-                passive = Some(id);
+/// Whether all messages have arrived and all requests that report their ends have done so.
+fn is_at_rest(device: &Device) -> bool {
+    let list = |handle: &Handle| {
+        let fabric = handle.get();
+        (0..CONNECTIONS_MAX).filter_map(|index| fabric.counts(index)).collect::<Vec<_>>()
+    };
+    let (a, b) = (list(&device.a), list(&device.b));
+    let rests = |ends: &[Counts], others: &[Counts]| {
+        ends.iter().all(|end| {
+            let peer = others.iter().find(|other| other.number == end.peer_number);
+            if end.has_failed {
+                // The other end will hear of it.
+                end.has_ended && peer.is_none_or(|peer| peer.has_ended)
+            } else {
+                !end.is_waiting && peer.is_none_or(|peer| peer.arrived == end.sent)
             }
-            match self.a.poll_cm() {
-                Some(CmEvent::Established(id, _)) if id == active => is_there = true,
-                Some(CmEvent::Rejected(..) | CmEvent::Unreachable(_)) => panic!("no connection"),
-                _ => std::thread::yield_now(),
-            }
-        }
-        let passive = passive.expect("was waited for");
-        self.ids = Some((active, passive));
-        let (tx, rx) = self.a.take_queues(active).expect("queues");
-        let a = End { tx, rx };
-        let (tx, rx) = self.b.take_queues(passive).expect("queues");
-        Pair { a, b: End { tx, rx } }
-    }
-
-    fn advance(&mut self) -> bool {
-        let quiet = if self.is_restless { LONG_QUIET } else { QUIET };
-        let begin = Instant::now();
-        loop {
-            if self.step() {
-                return true;
-            }
-            if begin.elapsed() > if self.is_at_rest() { quiet } else { TIMEOUT } {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(300));
-        }
-    }
-
-    fn disconnect(&mut self, side: Side) {
-        let (active, passive) = self.ids.expect("a pair");
-        match side {
-            Side::A => self.a.disconnect(active),
-            Side::B => self.b.disconnect(passive),
-        }
-    }
-
-    fn kill(&mut self, side: Side) {
-        self.fabric(side).get().abandon();
-    }
-
-    fn allocate(&mut self, _: Side, len: usize) -> u64 {
-        vec![0u8; len].leak().as_mut_ptr() as u64
-    }
-
-    fn store(&mut self, _: Side, addr: u64, bytes: &[u8]) {
-        // SAFETY: memory of `allocate`, and the test stays within it.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
-    }
-
-    fn load(&mut self, _: Side, addr: u64, bytes: &mut [u8]) {
-        // SAFETY: memory of `allocate`, of which the test reads no more than it asked for.
-        unsafe {
-            core::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len())
-        };
-    }
-
-    fn register(
-        &mut self,
-        side: Side,
-        addr: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<MemoryRegion, PostError> {
-        self.fabric(side).clone().register(addr, len, access)
-    }
-
-    fn deregister(&mut self, side: Side, region: MemoryRegion) {
-        self.fabric(side).clone().deregister(region);
-    }
-
-    fn fabrics(&mut self) -> Fabrics<Handle> {
-        self.is_restless = true;
-        let services = [address(free_port()), address(free_port())];
-        Fabrics { client: self.a.clone(), server: self.b.clone(), services, backlog: BACKLOG }
-    }
+        })
+    };
+    rests(&a, &b) && rests(&b, &a)
 }
 
-struct Text<'a>(&'a [u8]);
-
-impl Gather for Text<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn copy_to(&mut self, offset: usize, dst: &[core::cell::Cell<u8>]) {
-        for (cell, byte) in dst.iter().zip(&self.0[offset..]) {
-            cell.set(*byte);
+fn advance(device: &Device) -> bool {
+    let quiet = if device.is_restless { LONG_QUIET } else { QUIET };
+    let begin = Instant::now();
+    loop {
+        if device.step() {
+            return true;
         }
+        if begin.elapsed() > if is_at_rest(device) { quiet } else { TIMEOUT } {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(300));
     }
 }
 
@@ -282,7 +169,7 @@ fn descriptors_are_out_of_sight() {
     };
     let before = lowest();
     let options = Options { floor: 200, ..usual() };
-    let handle = open(&options);
+    let handle = open_with(&options);
     assert_eq!(lowest(), before);
     for fd in handle.get().descriptors() {
         assert!(fd >= 200, "descriptor {fd}");
@@ -333,7 +220,7 @@ fn many_connections_in_8_mib() {
 
 /// One fabric connected to itself: a connection takes two places.
 fn crowd() {
-    let handle = open(&Options { promise: 4, ..usual() });
+    let handle = open_with(&Options { promise: 4, ..usual() });
     let mut fabric = handle.clone();
     let places = handle.get().budget().connections;
     let none = PrivateData::new(&[]).expect("fits");

@@ -7,7 +7,8 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{
-    Device, Text, address,
+    Device, address,
+    device::Text,
     ends::{Connection, Random, is_live},
     network, options,
 };

@@ -6,7 +6,8 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{
-    Device, HAS_OWN_RECEIVES, PROMISE, Text, address,
+    Device, HAS_OWN_RECEIVES, PROMISE, address,
+    device::Text,
     ends::{Connection, Forge, RAW, Random, is_live, local},
     free_port, network,
 };
