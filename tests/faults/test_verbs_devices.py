@@ -30,6 +30,9 @@ class Wired(Hosts):
             for number, address in enumerate(addresses):
                 self.enter(number, "ip", "addr", "add", f"{address}/24", "dev", names[number])
                 self.enter(number, "ip", "link", "set", names[number], "up")
+        self.add_seconds()
+
+    def add_seconds(self):
         for address in SECOND:
             self.network("add", address)
 
@@ -184,3 +187,58 @@ def test_what_was_short_is_had_later(hosts):
     hosts.every_byte(client)
     client, _ = hosts.stop(server)
     assert client["fabrics"]["verbs"] == 1 and client["reasons"] == {"memlock": 1}, client
+
+
+class Ported(Wired):
+    """Two hosts with three wires between them; one device at each has a port on the first and one on the second."""
+
+    def add_seconds(self):
+        for number, address in enumerate(SECOND):
+            self.network("port", str(number), address)
+
+
+@pytest.fixture
+def ported():
+    hosts = Ported()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("options", [(), ("--fork",)], ids=["threads", "fork"])
+def test_two_ports_of_a_device(ported, options):
+    """Each connection meets through the port that has its address, and is shown with it; nothing is left behind."""
+    server = ported.serve(*options)
+    client = ported.ask_at(SERVER, "--connections", 4, *ported.busy())
+    each = {f"fake{device}:{port}": 2 for device in range(2) for port in (1, 2)}
+    ported.wait(lambda live: live["ports"] == each)
+    wanted = {address: ("fake1", port, True) for port, address in enumerate((ADDRESSES[1], SECOND[1]), 1)}
+    end = time.monotonic() + LIMIT_S
+    while [devices_shown(process) for process in processes_of([client])] != [wanted]:
+        assert time.monotonic() < end, processes_of([client])
+        time.sleep(0.05)
+    ported.enough()
+    ported.every_byte(client)
+    ported.wait(lambda live: live["qps"] == 0)
+    for number, report in zip((1, 0), ported.stop(server), strict=True):
+        ports = [{"name": f"fake{number}", "port": port, "ends": 2} for port in (1, 2)]
+        assert report["devices"] == ports and report["fabrics"]["verbs"] == 4 and report["reasons"] == {}, report
+        assert by_sdp(report) > sum(report["bytes"].values()) / 2, report
+
+
+@pytest.mark.integrity
+def test_a_device_goes_with_its_ports(ported):
+    """All connections of both go on over TCP, and the device is given back."""
+    server = ported.serve()
+    client = ported.ask_at(SERVER, "--connections", 2, *ported.busy())
+    ported.wait(lambda live: len(live["ports"]) == 4)
+    ported.network("remove", "1")
+    ported.wait(lambda live: live["qps"] == 0 and live["contexts"] == 2)
+    ported.enough()
+    ported.every_byte(client)
+    client, server = ported.stop(server)
+    for report in (client, server):
+        assert report["fabrics"]["verbs"] >= 1 and "protocol-violation" not in report["demotions"], report
+        assert report["bytes"]["tcp_sent"] > sum(report["bytes"].values()) / 6, report

@@ -81,11 +81,11 @@ fn free_service() -> Address {
 }
 
 /// Waits for connection management.
-struct Patience {
+struct Timeout {
     end: Instant,
 }
 
-impl Patience {
+impl Timeout {
     fn begin() -> Self {
         Self { end: Instant::now() + TIMEOUT }
     }

@@ -8,6 +8,7 @@
 //! network FILE remove N        takes device N away
 //! network FILE unplug N        the same, by a driver that tells the connection manager alone
 //! network FILE add ADDRESS     adds a device
+//! network FILE port N ADDRESS  adds a port to device N
 //! network FILE own N           device N has no shared receive queues
 //! network FILE road open|cut|mute
 //! network FILE expire          what was lost while the road was not open fails
@@ -53,9 +54,22 @@ fn main() {
         ("live", []) => {
             network.reap();
             let live = network.live();
+            let mut ports = std::collections::BTreeMap::new();
+            network.queue_pairs(|device, port| {
+                *ports.entry(format!("\"fake{device}:{port}\"")).or_insert(0) += 1;
+            });
+            let ports: Vec<_> = ports.iter().map(|(port, n)| format!("{port}: {n}")).collect();
             println!(
-                "{{\"managers\": {}, \"ids\": {}, \"contexts\": {}, \"qps\": {}, \"regions\": {}, \"cqs\": {}, \"srqs\": {}}}",
-                live.managers, live.ids, live.contexts, live.qps, live.regions, live.cqs, live.srqs
+                "{{\"managers\": {}, \"ids\": {}, \"contexts\": {}, \"qps\": {}, \"regions\": {}, \
+                 \"cqs\": {}, \"srqs\": {}, \"ports\": {{{}}}}}",
+                live.managers,
+                live.ids,
+                live.contexts,
+                live.qps,
+                live.regions,
+                live.cqs,
+                live.srqs,
+                ports.join(", ")
             );
         }
         ("totals", []) => {
@@ -65,6 +79,10 @@ fn main() {
         }
         ("remove", [number]) => network.remove_device(number.parse().expect("a number")),
         ("unplug", [number]) => network.remove_device_quietly(number.parse().expect("a number")),
+        ("port", [number, address]) => {
+            let device = number.parse().expect("a number");
+            network.add_port(device, mapped(address)).expect("room for a port");
+        }
         ("own", [number]) => {
             network.set_shared_receives(number.parse().expect("a number"), false);
         }

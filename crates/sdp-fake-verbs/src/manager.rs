@@ -19,6 +19,8 @@ use crate::{
 const REQUEST: usize = 56;
 const REPLY: usize = 196;
 const REJECT: usize = 148;
+/// `IBV_QP_PORT`: the port of the device is among the attributes.
+pub(crate) const PORT: i32 = 1 << 5;
 /// First port that the connection manager chooses itself.
 const FIRST_PORT: u16 = 40_000;
 
@@ -156,7 +158,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             let none = abi::Storage([0; 128]);
             let reply = abi::QueryAddr {
                 node_guid: if device == 0 { 0 } else { guid(usize::from(device) - 1) },
-                port_num: 1,
+                port_num: body.ids.get(index).map_or(0, |id| id.device_port),
                 reserved: 0,
                 pkey: 0xffff,
                 src_size: 0,
@@ -275,6 +277,7 @@ fn make(body: &mut Body, manager: usize) -> Result<usize, Errno> {
             manager: manager as u16,
             peer: 0,
             device: 0,
+            device_port: 0,
             space: abi::PS_TCP,
             uid: 0,
             local: nowhere,
@@ -329,19 +332,28 @@ fn place(storage: &abi::Storage, len: u16) -> Result<Place, Errno> {
     Ok(Place { ip, port })
 }
 
-/// The device that has an address. A network without devices has one for all of them.
-fn device_at(body: &Body, ip: [u8; 16]) -> Option<usize> {
+/// The device that has an address, and which of its ports. A network without devices has one for all
+/// of them.
+fn device_at(body: &Body, ip: [u8; 16]) -> Option<(u8, u8)> {
     if body.devices.iter().all(|device| device.ip == [0; 16]) {
-        return Some(0);
+        return Some((0, 1));
     }
-    body.devices.iter().position(|device| device.is_present && device.ip == ip)
+    let index = body.devices.iter().position(|device| device.is_present && device.ip == ip)?;
+    let port = body.devices.get(index)?;
+    Some((port.of.checked_sub(1).unwrap_or(index as u8), port.behind + 1))
+}
+
+/// Whether a queue pair of this process is on the port of an id: its messages would go elsewhere.
+fn is_on_port(body: &Body, index: usize, number: u32) -> bool {
+    let port = body.ids.get(index).map_or(0, |id| id.device_port);
+    body.qps.iter().any(|qp| qp.pid == own_pid() && qp.number == number && qp.port == port)
 }
 
 fn bind(body: &mut Body, index: usize, mut at: Place) -> Result<(), Errno> {
     if body.ids.get(index).is_none_or(|id| id.stage != Stage::New) {
         return Err(Errno::EINVAL);
     }
-    let device = device_at(body, at.ip).ok_or(Errno(libc::ENODEV))?;
+    let (device, port) = device_at(body, at.ip).ok_or(Errno(libc::ENODEV))?;
     let space = body.ids.get(index).map_or(abi::PS_TCP, |id| id.space);
     let is_used = |body: &Body, at: Place| {
         let has_it = |id: &Id| id.space == space && id.local == at && id.peer == 0;
@@ -359,13 +371,17 @@ fn bind(body: &mut Body, index: usize, mut at: Place) -> Result<(), Errno> {
         return Err(Errno(libc::EADDRINUSE));
     }
     if let Some(id) = body.ids.get_mut(index) {
-        (id.local, id.device, id.stage) = (at, device as u8 + 1, Stage::Bound);
+        (id.local, id.stage) = (at, Stage::Bound);
+        (id.device, id.device_port) = (device + 1, port);
     }
     Ok(())
 }
 
 fn connect(body: &mut Body, index: usize, param: &abi::ConnParam) -> Result<(), Errno> {
     if usize::from(param.private_data_len) > REQUEST {
+        return Err(Errno::EINVAL);
+    }
+    if !is_on_port(body, index, param.qp_num) {
         return Err(Errno::EINVAL);
     }
     advance(body, index, &[Stage::RouteKnown], Stage::Asking)?;
@@ -377,11 +393,14 @@ fn connect(body: &mut Body, index: usize, param: &abi::ConnParam) -> Result<(), 
         tell(body, index, abi::EVENT_REJECTED, abi::REJECT_INVALID_SERVICE, None);
         return Ok(());
     };
-    let (manager, uid, device) =
-        body.ids.get(listener).map_or((0, 0, 0), |id| (id.manager, id.uid, id.device));
+    let (manager, uid, device, port) = body
+        .ids
+        .get(listener)
+        .map_or((0, 0, 0, 0), |id| (id.manager, id.uid, id.device, id.device_port));
     let asked = make(body, usize::from(manager))?;
     if let Some(id) = body.ids.get_mut(asked) {
-        (id.stage, id.peer, id.device) = (Stage::Asked, index as u16 + 1, device);
+        (id.stage, id.peer) = (Stage::Asked, index as u16 + 1);
+        (id.device, id.device_port) = (device, port);
         (id.local, id.remote, id.peer_qp) = (to, from, param.qp_num);
     }
     if let Some(id) = body.ids.get_mut(index) {
@@ -400,6 +419,9 @@ fn connect(body: &mut Body, index: usize, param: &abi::ConnParam) -> Result<(), 
 
 fn accept(body: &mut Body, index: usize, uid: u64, param: &abi::ConnParam) -> Result<(), Errno> {
     if usize::from(param.private_data_len) > REPLY {
+        return Err(Errno::EINVAL);
+    }
+    if !is_on_port(body, index, param.qp_num) {
         return Err(Errno::EINVAL);
     }
     advance(body, index, &[Stage::Asked], Stage::Accepted)?;
@@ -600,11 +622,12 @@ fn attributes(body: &Body, index: usize, state: i32) -> Result<abi::QpAttr, Errn
     let is_met =
         matches!(id.stage, Stage::Asked | Stage::Accepted | Stage::Answered | Stage::Connected);
     let mut reply = abi::QpAttr::default();
-    (reply.qp_state, reply.port_num, reply.path_mtu) = (state as u32, 1, 3);
+    (reply.qp_state, reply.port_num, reply.path_mtu) = (state as u32, id.device_port, 3);
+    reply.ah_attr.port_num = id.device_port;
     reply.dest_qp_num = id.peer_qp;
     (reply.max_rd_atomic, reply.max_dest_rd_atomic) = (4, 4);
     reply.mask = match state {
-        verbs::QPS_INIT => verbs::QP_STATE as u32,
+        verbs::QPS_INIT => (verbs::QP_STATE | PORT) as u32,
         verbs::QPS_RTR if is_met => (verbs::QP_STATE | DESTINATION) as u32,
         verbs::QPS_RTS if is_met => verbs::QP_STATE as u32,
         _ => return Err(Errno::EINVAL),

@@ -108,9 +108,32 @@ impl Network {
         self.0.with(|body| {
             let index = body.devices.iter().position(|device| !device.is_present)?;
             let device = body.devices.get_mut(index)?;
-            (device.ip, device.is_present) = (ip, true);
+            (device.ip, device.is_present, device.of, device.behind) = (ip, true, 0, 0);
             Some(index)
         })
+    }
+
+    /// Adds a port with this address to a device; its number.
+    pub fn add_port(self, device: usize, ip: [u8; 16]) -> Option<u8> {
+        self.0.with(|body| {
+            let of = device as u8 + 1;
+            let others = body.devices.iter().filter(|port| port.is_present && port.of == of);
+            let behind = others.count() as u8 + 1;
+            let port = body.devices.iter_mut().find(|device| !device.is_present)?;
+            (port.ip, port.is_present, port.of, port.behind) = (ip, true, of, behind);
+            Some(behind + 1)
+        })
+    }
+
+    /// Tells device and port of each queue pair that can send.
+    pub fn queue_pairs(self, mut tell: impl FnMut(u8, u8)) {
+        self.0.with(|body| {
+            let up = body.qps.iter().filter(|qp| qp.pid != 0 && qp.state == abi::QPS_RTS);
+            for qp in up {
+                let context = body.contexts.get(usize::from(qp.context));
+                tell(context.map_or(0, |context| context.device), qp.port);
+            }
+        });
     }
 
     /// Whether a device is iWARP.
@@ -144,8 +167,11 @@ impl Network {
 
     fn take_away(self, device: usize, is_reported: bool) {
         self.0.with(|body| {
-            if let Some(device) = body.devices.get_mut(device) {
-                device.is_present = false;
+            let of = device as u8 + 1;
+            for (index, port) in body.devices.iter_mut().enumerate() {
+                if index == device || port.of == of {
+                    port.is_present = false;
+                }
             }
             manager::device_gone(body, device);
             for index in 0..body.contexts.len() {

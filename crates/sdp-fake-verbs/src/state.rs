@@ -38,10 +38,14 @@ pub(crate) struct Place {
     pub(crate) port: u16,
 }
 
+/// A device by its first port, or another port of one.
 #[repr(C)]
 pub(crate) struct Device {
     pub(crate) ip: [u8; 16],
     pub(crate) is_present: bool,
+    /// Of another port: the device's number + 1, and the port's less 1.
+    pub(crate) of: u8,
+    pub(crate) behind: u8,
     pub(crate) is_iwarp: bool,
     /// It has no shared receive queues.
     pub(crate) has_own_receives: bool,
@@ -86,6 +90,8 @@ pub(crate) struct Id {
     pub(crate) peer: u16,
     /// Number of the device + 1; 0: none.
     pub(crate) device: u8,
+    /// Of the device, from 1.
+    pub(crate) device_port: u8,
     /// Port space: ports of one are not those of another.
     pub(crate) space: u16,
     pub(crate) uid: u64,
@@ -193,6 +199,8 @@ pub(crate) struct Qp {
     /// The receive queue: a shared one, or its own behind them.
     pub(crate) queue: u16,
     pub(crate) context: u16,
+    /// The device's port, from 1; 0: not said yet.
+    pub(crate) port: u8,
     pub(crate) dest: u32,
     pub(crate) generation: u32,
     /// The structure in its process.

@@ -10,7 +10,7 @@ use sdp_sys::{Errno, fd, sys};
 
 use crate::{
     local::{self, Channel, Context, Cq, Device, Mr, Pd, Qp, Srq},
-    manager::{guid, reap},
+    manager::{self, guid, reap},
     network::state,
     state::{Body, Buffer, DEVICES, Kind, Receives, SRQS, Trouble, own_pid},
     step::Step,
@@ -83,7 +83,7 @@ unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut abi::Device
         let has_none = body.devices.iter().all(|device| device.ip == [0; 16]);
         let mut found = 0;
         for (index, device) in body.devices.iter().enumerate() {
-            if !(device.is_present || has_none && index == 0) {
+            if !(device.is_present && device.of == 0 || has_none && index == 0) {
                 continue;
             }
             // SAFETY: fresh memory for a list; `found` is below its length.
@@ -411,7 +411,7 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
             let shared = (*wanted).srq.cast::<Srq>();
             let queue = if shared.is_null() { SRQS + index } else { (*shared).index };
             entry.queue = queue as u16;
-            (entry.context, entry.dest) = ((*context).index as u16, 0);
+            (entry.context, entry.dest, entry.port) = ((*context).index as u16, 0, 0);
             entry.local = qp as u64;
             entry.pending.clear();
             entry.early.clear();
@@ -426,10 +426,12 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
     pointer(made)
 }
 
-unsafe extern "C" fn modify_qp(qp: *mut abi::Qp, to: *mut abi::QpAttr, _: c_int) -> c_int {
+unsafe extern "C" fn modify_qp(qp: *mut abi::Qp, to: *mut abi::QpAttr, mask: c_int) -> c_int {
     // SAFETY: see above.
-    let (index, wanted, dest) =
-        unsafe { ((*qp.cast::<Qp>()).index, (*to).qp_state, (*to).dest_qp_num) };
+    let (index, wanted, dest, ports) = unsafe {
+        let ports = ((*to).port_num, (*to).ah_attr.port_num);
+        ((*qp.cast::<Qp>()).index, (*to).qp_state, (*to).dest_qp_num, ports)
+    };
     let done = with(|body| {
         let (step, from) = match wanted {
             abi::QPS_INIT => (Step::ToInit, abi::QPS_RESET),
@@ -443,8 +445,17 @@ unsafe extern "C" fn modify_qp(qp: *mut abi::Qp, to: *mut abi::QpAttr, _: c_int)
             return Ok(());
         }
         let entry = body.qps.get_mut(index).ok_or(Errno::EINVAL)?;
-        if entry.state != from {
+        // A queue pair has its port from the beginning, and sends by no other.
+        let has_port = match wanted {
+            abi::QPS_INIT => mask & manager::PORT != 0 && ports.0 != 0,
+            abi::QPS_RTR => ports.1 == entry.port,
+            _ => true,
+        };
+        if entry.state != from || !has_port {
             return Err(Errno::EINVAL);
+        }
+        if wanted == abi::QPS_INIT {
+            entry.port = ports.0;
         }
         entry.state = wanted;
         if wanted == abi::QPS_RTR {

@@ -2,7 +2,7 @@
 //!
 //! The module above says what differs between a device and a stand-in: `open` makes a fabric,
 //! `free_service` names an address at which nobody listens, `advance` lets things happen, and
-//! `Patience` waits for connection management, within a bound.
+//! `Timeout` waits for connection management, within a bound.
 
 #![allow(dead_code)]
 
@@ -14,7 +14,7 @@ use sdp_rdma::{
     key::Access,
 };
 
-use super::{BACKLOG, CreditedTx, Handle, Patience, advance, free_service, open};
+use super::{BACKLOG, CreditedTx, Handle, Timeout, advance, free_service, open};
 
 /// Two fabrics.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Harness for Device {
         self.b.listen(service).expect("a free service");
         let active = self.a.connect(service, none).expect("a connect");
         let (mut passive, mut is_there) = (None, false);
-        let mut patience = Patience::begin();
+        let mut timeout = Timeout::begin();
         while passive.is_none() || !is_there {
             if let Some(CmEvent::Request(id, _)) = self.b.poll_cm() {
                 self.b.accept(id, none).expect("an acceptance");
@@ -78,7 +78,7 @@ impl Harness for Device {
             match self.a.poll_cm() {
                 Some(CmEvent::Established(id, _)) if id == active => is_there = true,
                 Some(CmEvent::Rejected(..) | CmEvent::Unreachable(_)) => panic!("no connection"),
-                _ => patience.wait(),
+                _ => timeout.wait(),
             }
         }
         self.b.unlisten(service);

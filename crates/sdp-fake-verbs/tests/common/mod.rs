@@ -59,9 +59,9 @@ pub(crate) fn advance(device: &Device) -> bool {
 }
 
 /// Steps within which a connection is there.
-pub(crate) struct Patience(usize);
+pub(crate) struct Timeout(usize);
 
-impl Patience {
+impl Timeout {
     pub(crate) const fn begin() -> Self {
         Self(100)
     }
