@@ -68,6 +68,7 @@ impl Arrival {
     ///
     /// # Errors
     /// No switch came before it on this queue pair.
+    #[inline]
     pub fn data(&mut self, len: u32) -> Result<Head, Broken> {
         if self.section == 0 {
             return Err(Broken::Payload);
@@ -158,6 +159,7 @@ impl Consumer {
     }
 
     /// True if the half is on SDP.
+    #[inline]
     pub const fn is_on_sdp(&self) -> bool {
         self.on_sdp
     }
@@ -188,6 +190,7 @@ impl Consumer {
     }
 
     /// True from LEAVE on until RETURN was made.
+    #[inline]
     pub const fn owes_return(&self) -> bool {
         !matches!(self.leaving, Leaving::No)
     }
@@ -204,6 +207,7 @@ impl Consumer {
 
     /// True from LEAVE on: bytes are taken, not delivered, and nothing may be acknowledged once RETURN
     /// was made. Not of an end that reads on.
+    #[inline]
     pub const fn is_leaving(&self) -> bool {
         self.owes_return() && !self.reads_on
     }
@@ -212,6 +216,7 @@ impl Consumer {
     ///
     /// # Errors
     /// The peer broke the protocol.
+    #[inline]
     pub fn next(&mut self, head: Option<Head>) -> Result<Next, Broken> {
         if self.raw {
             return Ok(match (head, self.leaving) {
@@ -244,6 +249,16 @@ impl Consumer {
         }
     }
 
+    /// [`Consumer::next`] where that is [`Next::Take`] of a head in the middle of a section; `None`:
+    /// ask it.
+    #[inline]
+    pub fn next_in_section(&self, head: Head) -> Option<u32> {
+        let Head::Data { section, stream, len } = head else { return None };
+        let is_next = section == self.sequence && stream == self.taken;
+        let is_plain = self.on_sdp && !self.raw && self.pending.is_none();
+        (is_next && is_plain && !self.is_leaving()).then_some(len)
+    }
+
     fn follow_switch(&mut self, switch: Switch) -> Result<Next, Broken> {
         let left = switch.carrier.checked_sub(self.carrier).ok_or(Broken::Position)?;
         if left != 0 {
@@ -257,6 +272,7 @@ impl Consumer {
         Ok(Next::Followed)
     }
 
+    #[inline]
     fn next_on_sdp(&mut self, head: Option<Head>) -> Result<Next, Broken> {
         if let Some(marker) = self.pending
             && marker.stream <= self.taken
@@ -310,6 +326,7 @@ impl Consumer {
     }
 
     /// So many bytes of the inbox's head were taken.
+    #[inline]
     pub fn took(&mut self, len: u32) {
         self.taken += u64::from(len);
     }

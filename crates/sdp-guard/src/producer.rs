@@ -160,16 +160,19 @@ impl<const N: usize> Producer<N> {
     }
 
     /// Where new payload goes.
+    #[inline]
     pub const fn lane(&self) -> Lane {
         self.lane
     }
 
     /// The queue pair.
+    #[inline]
     pub const fn link(&self) -> Link {
         self.link
     }
 
     /// Bytes accepted from the program.
+    #[inline]
     pub const fn stream(&self) -> u64 {
         self.stream
     }
@@ -184,6 +187,7 @@ impl<const N: usize> Producer<N> {
         self.backlog
     }
 
+    #[inline]
     fn all_kept(&self) -> &[Kept] {
         self.kept.get(..usize::from(self.count)).unwrap_or_default()
     }
@@ -193,6 +197,20 @@ impl<const N: usize> Producer<N> {
         self.all_kept().iter().filter(|kept| self.is_unacknowledged(kept)).count()
     }
 
+    /// Whether any is.
+    #[inline]
+    pub fn has_unacknowledged(&self) -> bool {
+        // The youngest is the last to be acknowledged.
+        self.all_kept().last().is_some_and(|kept| self.is_unacknowledged(kept))
+    }
+
+    /// True if payload goes by SDP, and nothing is to be written to the carrier.
+    #[inline]
+    pub const fn is_steady(&self) -> bool {
+        matches!((self.lane, self.link), (Lane::Sdp, Link::Up)) && self.backlog.is_none()
+    }
+
+    #[inline]
     fn is_acknowledged(&self, mseq: u32) -> bool {
         (self.acknowledged.wrapping_sub(mseq) as i32) >= 0
     }
@@ -254,6 +272,7 @@ impl<const N: usize> Producer<N> {
     ///
     /// # Errors
     /// Why not.
+    #[inline]
     pub fn may_post(&self) -> Result<(), Refusal> {
         match (self.lane, self.link) {
             (Lane::Sdp, Link::Up) if usize::from(self.count) < N => Ok(()),
@@ -273,9 +292,25 @@ impl<const N: usize> Producer<N> {
     /// # Errors
     /// As [`Self::may_post`], which the caller has asked.
     pub fn posted(&mut self, mseq: u32, slot: u16, len: u32) -> Result<(), Refusal> {
+        self.keep(Kept { stream: self.stream, len, mseq, slot, completed: false })
+    }
+
+    /// [`Self::posted`] of a message whose bytes the device does not read where they are kept: as if
+    /// it had completed at once.
+    ///
+    /// # Errors
+    /// As [`Self::may_post`], which the caller has asked.
+    #[inline]
+    pub fn posted_copy(&mut self, mseq: u32, len: u32) -> Result<(), Refusal> {
+        self.keep(Kept { stream: self.stream, len, mseq, slot: 0, completed: true })
+    }
+
+    #[inline]
+    fn keep(&mut self, kept: Kept) -> Result<(), Refusal> {
         self.may_post()?;
         let place = self.kept.get_mut(usize::from(self.count)).ok_or(Refusal::Slots)?;
-        *place = Kept { stream: self.stream, len, mseq, slot, completed: false };
+        let Kept { len, mseq, .. } = kept;
+        *place = kept;
         self.count += 1;
         self.posted = mseq;
         self.stream = self.stream.checked_add(u64::from(len)).ok_or(Refusal::Exhausted)?;
@@ -294,6 +329,7 @@ impl<const N: usize> Producer<N> {
     ///
     /// # Errors
     /// It was never posted.
+    #[inline]
     pub fn acknowledge(&mut self, mseq: u32) -> Result<(), Broken> {
         if self.link == Link::None {
             return Ok(());
@@ -310,36 +346,57 @@ impl<const N: usize> Producer<N> {
     /// A slot that may be used again: completed, and acknowledged or written to the carrier.
     pub fn take_free_slot(&mut self) -> Option<u16> {
         let oldest = *self.all_kept().first()?;
-        let end = oldest.stream + u64::from(oldest.len);
+        if !self.is_free(&oldest) {
+            return None;
+        }
+        self.drop_first(1);
+        Some(oldest.slot)
+    }
+
+    /// Takes all slots that may be used again, for a caller whose messages have no slots.
+    #[inline]
+    pub fn free(&mut self) {
+        let free = self.all_kept().iter().take_while(|kept| self.is_free(kept)).count();
+        if free != 0 {
+            self.drop_first(free);
+        }
+    }
+
+    #[inline]
+    fn is_free(&self, kept: &Kept) -> bool {
+        let end = kept.stream + u64::from(kept.len);
         let needed = match (self.lane, self.backlog) {
             // RETURN may ask for anything that was not acknowledged.
-            (Lane::Sdp | Lane::Held, _) => self.is_unacknowledged(&oldest),
+            (Lane::Sdp | Lane::Held, _) => self.is_unacknowledged(kept),
             (_, Some(backlog)) => end > backlog.from,
             (_, None) => false,
         };
-        if needed || !oldest.completed {
-            return None;
+        !needed && kept.completed
+    }
+
+    #[inline]
+    fn drop_first(&mut self, gone: usize) {
+        let count = usize::from(self.count);
+        for to in 0..count {
+            // A place that is free says nothing.
+            let next = self.kept.get(to + gone).filter(|_| to + gone < count);
+            let next = next.copied().unwrap_or_default();
+            if let Some(place) = self.kept.get_mut(to) {
+                *place = next;
+            }
         }
-        self.kept.rotate_left(1);
-        self.count -= 1;
-        // A place that is free says nothing.
-        if let Some(place) = self.kept.get_mut(usize::from(self.count)) {
-            *place = Kept::default();
-        }
-        // The new last place holds the entry that was rotated out of the front.
-        if let Some(last) = self.kept.last_mut() {
-            *last = Kept::default();
-        }
-        Some(oldest.slot)
+        self.count = count.saturating_sub(gone) as u16;
     }
 
     /// A message whose bytes only this end has for certain. One that was sent again by the carrier
     /// and is only kept for the device is not.
+    #[inline]
     fn is_unacknowledged(&self, kept: &Kept) -> bool {
         kept.stream >= self.settled && !self.is_acknowledged(kept.mseq)
     }
 
     /// Where a resume begins: behind the last message that the peer acknowledged in software.
+    #[inline]
     fn acknowledged_to(&self) -> u64 {
         let first = self.all_kept().iter().find(|kept| self.is_unacknowledged(kept));
         first.map_or(self.stream, |kept| kept.stream)
@@ -347,6 +404,7 @@ impl<const N: usize> Producer<N> {
 
     /// Stream position from which on bytes have to be kept: a resume would begin there, or one that
     /// is being written.
+    #[inline]
     pub fn unacknowledged_from(&self) -> u64 {
         self.backlog.map_or_else(|| self.acknowledged_to(), |backlog| backlog.from)
     }

@@ -373,3 +373,40 @@ fn reading_by_looks_is_parsing() {
     }
     assert!(parsed > 20_000, "{parsed}");
 }
+
+#[test]
+fn plain_data_is_that_of_the_slow_path() {
+    let mut seen = Seen::default();
+    let few = |peer_bufs| SourceConfig {
+        credits: Credits::Explicit,
+        peer_bufs,
+        bufs: 20,
+        ..SourceConfig::implicit(SIZE)
+    };
+    let explicit = (0..8).map(|bufs| Source::new(&few(bufs)));
+    for source in sources().into_iter().chain(explicit) {
+        for ack in [Ack::implicit(5), Ack { bufs: 3, mseq_ack: 9, empty: 2 }] {
+            for payload in [0, 1, SIZE - HEADER, SIZE - HEADER + 1, u32::MAX] {
+                let Some(header) = source.plain_data(ack, payload) else {
+                    seen.refused += 1;
+                    continue;
+                };
+                seen.accepted += 1;
+                let message = source.next_data(ack, payload).expect("may be sent");
+                assert_eq!(message.message().header, header);
+                assert_eq!(message.header(), header.encode());
+                let (mut one, mut other) = (source, source);
+                one.commit(&message);
+                other.commit_plain(ack, &header);
+                assert_eq!(one, other);
+            }
+        }
+    }
+    // Credit alone decides: as often as the slow path would have sent the same.
+    let may = |bufs| Source::new(&few(bufs)).next_data(Ack::implicit(0), 1).is_ok();
+    for bufs in 0..8 {
+        let plain = Source::new(&few(bufs)).plain_data(Ack::implicit(0), 1);
+        assert_eq!(plain.is_some(), may(bufs), "{bufs}");
+    }
+    assert!(seen.accepted > 20 && seen.refused > 20);
+}

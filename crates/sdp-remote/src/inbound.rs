@@ -17,6 +17,7 @@ use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use crate::{Agreement, Carrier, CarrierError, Outbound, Reason, Shared};
 
 mod ahead;
+mod steady;
 
 /// Messages in an inbox. Further messages stay with the fabric, unacknowledged.
 const INBOX: usize = 64;

@@ -19,6 +19,7 @@ use crate::{Agreement, Carrier, CarrierError, PayloadCarrier, Reason, Role, Shar
 
 mod carrier;
 mod due;
+mod steady;
 mod watch;
 
 /// Messages with payload that can be posted and not acknowledged.
@@ -183,9 +184,8 @@ pub struct Outbound {
     signalled: Option<(u32, u64)>,
     /// The youngest that has asked.
     last_signalled: u32,
-    /// The youngest of all, and the youngest that was posted before the last probe.
+    /// The youngest of all.
     last: u32,
-    probed: u32,
     /// The peer's credit as of the last look at the mailbox.
     learnt: u64,
     /// When the last message was posted, and late updates in a row.
@@ -245,7 +245,6 @@ impl Outbound {
             signalled: None,
             last_signalled: 0,
             last: 0,
-            probed: 0,
             learnt: 0,
             last_post: 0,
             lates: 0,
@@ -271,7 +270,7 @@ impl Outbound {
         (self.is_inviting, self.is_invite_sent) = (false, false);
         (self.starved_since, self.silent, self.signalled) = (None, 0, None);
         (self.learnt, self.lates) = (0, 0);
-        (self.last_signalled, self.last, self.probed) = (0, 0, 0);
+        (self.last_signalled, self.last) = (0, 0);
     }
 
     pub(crate) fn link_destroyed(&mut self) {
@@ -642,6 +641,7 @@ impl Outbound {
         }
     }
 
+    #[inline]
     fn learn(&mut self, tx: &mut impl SendQueue, shared: &Shared) -> Result<(), SendError> {
         if self.stage != Stage::Up {
             return Ok(());
@@ -663,8 +663,9 @@ impl Outbound {
         Ok(())
     }
 
+    #[inline]
     fn free(&mut self) {
-        while self.producer.take_free_slot().is_some() {}
+        self.producer.free();
     }
 
     fn resume(&mut self) {
@@ -690,7 +691,7 @@ impl Outbound {
             && self.is_up(shared)
             && shared.is_invited()
             && self.producer.link() == Link::Up
-            && self.producer.unacknowledged() == 0
+            && !self.producer.has_unacknowledged()
             // A switch costs one, and two are never payload's.
             && self.source.available() >= 4.max(u32::from(self.peer_bufs) / 2)
     }
@@ -789,7 +790,7 @@ impl Outbound {
                 }
                 Err(_) => break,
             }
-            if self.producer.posted(outgoing.message().header.mseq, 0, len as u32).is_err() {
+            if self.producer.posted_copy(outgoing.message().header.mseq, len as u32).is_err() {
                 // Cannot be: `room` has asked.
                 self.link_died(io.shared);
                 break;

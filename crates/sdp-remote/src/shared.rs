@@ -98,6 +98,15 @@ impl Shared {
         self.has(UP)
     }
 
+    /// True if payload may go by the queue pair both ways, and neither end has asked for anything
+    /// that is not done yet.
+    #[inline]
+    pub fn is_steady(&self) -> bool {
+        const LOOKED_AT: u32 = LINK | UP | LINK_DEAD | PEER_LEAVES | BROKEN;
+        self.flags.load(Ordering::Acquire) & LOOKED_AT == LINK | UP
+            && self.pending.load(Ordering::Acquire) == 0
+    }
+
     /// True if the queue pair is known to be dead.
     pub fn is_link_dead(&self) -> bool {
         self.has(LINK_DEAD)

@@ -34,7 +34,13 @@ pub fn boottime_ns() -> u64 {
 /// costs a fourth of the exact one.
 #[inline]
 pub fn coarse_ms() -> u64 {
-    now_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+    coarse_ns() / 1_000_000
+}
+
+/// The same in nanoseconds.
+#[inline]
+pub fn coarse_ns() -> u64 {
+    now_ns(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 /// Nanoseconds since 1970 (`CLOCK_REALTIME`).

@@ -543,8 +543,8 @@ unsafe fn moved(
                 let flags = if number == libc::SYS_sendto { d as c_int } else { 0 };
                 match io::single(b as _, c) {
                     Some(iov) if flags & libc::MSG_FASTOPEN == 0 => {
-                        if calls::send_one(fd, b as _, c, flags) {
-                            return c as c_long;
+                        if let Some(sent) = calls::send_one(fd, b as _, c, flags) {
+                            return sent as c_long;
                         }
                         answer!(calls::send(fd, &raw const iov, 1, flags), flags, real())
                     }

@@ -57,8 +57,8 @@ unsafe fn transmit(
     real: impl Fn(c_int, *const c_void, size_t, c_int) -> ssize_t,
 ) -> ssize_t {
     // SAFETY: the program's buffer.
-    if unsafe { calls::send_one(fd, buf.cast(), n, flags) } {
-        return n as ssize_t;
+    if let Some(sent) = unsafe { calls::send_one(fd, buf.cast(), n, flags) } {
+        return sent as ssize_t;
     }
     let Some(iov) = single(buf, n) else { return real(fd, buf, n, flags) };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.

@@ -27,7 +27,7 @@ impl Outbound {
             && self.silent > 0
             && self.stage == Stage::Up
             && self.producer.link() == Link::Up
-            && self.producer.unacknowledged() > 0
+            && self.producer.has_unacknowledged()
     }
 
     /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.
@@ -39,7 +39,6 @@ impl Outbound {
             Ok(()) => {
                 let since = now.saturating_sub(UNWATCHED_NS);
                 (self.silent, self.signalled) = (0, Some((self.last_signalled, since)));
-                self.probed = self.last;
             }
             Err(PostError::Failed(_)) => self.link_died(shared),
             // Later.
@@ -55,8 +54,6 @@ impl Outbound {
                 continue;
             }
             if completion.id == PROBE {
-                // Those before it have completed, too.
-                self.producer.completed(self.probed);
                 match &mut self.signalled {
                     Some((of, _)) if *of == self.last_signalled => self.signalled = None,
                     // Messages posted behind it are awaited still.
@@ -66,7 +63,6 @@ impl Outbound {
                 continue;
             }
             let mseq = completion.id.0 as u32;
-            self.producer.completed(mseq);
             if mseq == self.last_signalled {
                 self.signalled = None;
             } else if let Some((oldest, since)) = &mut self.signalled {

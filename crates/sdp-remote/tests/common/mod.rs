@@ -211,7 +211,15 @@ impl End {
     pub(crate) fn send(&mut self, len: usize, now: u64) -> Result<usize, SendError> {
         let mut text = Text { stream: self.stream_out, position: self.sent, len };
         let mut io = send_context!(self, now);
-        let sent = self.outbound.send(&mut io, &mut text, 0)?;
+        // As the socket layer does, and now and then as it did before.
+        let steadily = match self.sent.is_multiple_of(3) {
+            true => 0,
+            false => self.outbound.send_steadily(&mut io, &mut text),
+        };
+        let sent = match steadily {
+            0 => self.outbound.send(&mut io, &mut text, 0)?,
+            sent => sent,
+        };
         self.sent += sent as u64;
         assert_eq!(self.outbound.stream(), self.sent);
         Ok(sent)
@@ -232,7 +240,15 @@ impl End {
         let mut check = Check { stream: self.stream_in, position: self.received, room };
         let mut io =
             ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
-        let mut got = self.inbound.recv(&mut io, &mut check, is_peek);
+        // As the socket layer does, and now and then as it did before.
+        let steadily = match is_peek || self.received.is_multiple_of(3) {
+            true => 0,
+            false => self.inbound.recv_steadily(&mut io, &mut check),
+        };
+        let mut got = match steadily {
+            0 => self.inbound.recv(&mut io, &mut check, is_peek),
+            got => Ok(got),
+        };
         if matches!(got, Err(RecvError::WouldBlock)) && self.inbound.has_return() {
             let (outbound, tcp) = (&mut self.outbound, &mut self.tcp);
             let ring = &mut self.ring;

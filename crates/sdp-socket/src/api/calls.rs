@@ -18,12 +18,11 @@ use crate::{
     api::bulk,
     conn::{
         self, ConnGuard, Half, Stage, carrier,
-        iovec::{Buffers, IOV_MAX, Vector},
+        iovec::{IOV_MAX, Vector},
         options::{self, Verdict, flags, requests::SIOCATMARK},
         publish,
     },
     datapath::{
-        fast,
         header::{self, Header},
         receive::{self, Wish},
         send, splice,
@@ -46,8 +45,11 @@ use crate::{
 mod explicit;
 mod processes;
 mod settings;
+mod single;
 
 pub use explicit::{InetAddress, asked, bound, inet_address, is_historic, made};
+
+pub use single::{recv_one, send_one};
 
 pub use settings::{getsockopt, setsockopt, vector_flags};
 
@@ -290,32 +292,6 @@ fn recv_here(conn: &ConnGuard, vector: Vector, flags: c_int, none: Option<usize>
     done_unless_retired(result)
 }
 
-/// `recv` and `read` into one buffer: tries the fast path first.
-///
-/// # Safety
-/// See the module.
-#[inline]
-#[unsafe(link_section = ".text.hot")]
-pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
-    if fast::is_simple(flags) && fast::may_apply(fd) {
-        let (to, len) = (iov.iov_base.cast::<u8>(), iov.iov_len);
-        // SAFETY: the program's buffer.
-        match unsafe { fast::receive(fd, to, len) } {
-            Some(fast::Received::Done(n)) => return Call::Done(n as isize),
-            Some(fast::Received::Partly(n)) => {
-                let rest = iovec { iov_base: to.wrapping_add(n).cast(), iov_len: len - n };
-                // SAFETY: the rest of the program's buffer.
-                let buffers = unsafe { Buffers::new(&raw const rest, 1) };
-                let more = buffers.map_or(0, |mut rest| receive::rest_of(fd, &mut rest));
-                return Call::Done((n + more) as isize);
-            }
-            Some(fast::Received::Empty | fast::Received::Later) | None => {}
-        }
-    }
-    // SAFETY: the caller's.
-    unsafe { recv(fd, iov, 1, flags) }
-}
-
 /// `recvmsg`: also sets `msg_namelen`, `msg_controllen` and `msg_flags`.
 ///
 /// # Safety
@@ -449,17 +425,6 @@ fn send_with(
             done_unless_retired(result)
         }
     }
-}
-
-/// `send` and `write` from one buffer, by the fast path. False: nothing was sent, and [`send`] is to
-/// be tried.
-///
-/// # Safety
-/// See the module.
-#[inline]
-pub unsafe fn send_one(fd: c_int, from: *const u8, len: usize, flags: c_int) -> bool {
-    // SAFETY: the program's buffer.
-    fast::is_simple(flags) && fast::may_apply(fd) && unsafe { fast::send(fd, from, len) }
 }
 
 /// `sendmsg` on any descriptor: descriptors passed with SCM_RIGHTS leave their lanes first. Call it

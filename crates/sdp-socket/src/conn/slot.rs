@@ -39,9 +39,11 @@ use crate::{
     process::{self, fork_page},
 };
 
+mod laned;
 mod quiet;
 mod retain;
 
+pub(crate) use laned::Laned;
 pub(crate) use quiet::{give_up_family, is_any_worked_on};
 use retain::Retainer;
 pub(crate) use retain::{each_kept, each_kept_number, move_kept};

@@ -42,10 +42,9 @@ pub(crate) fn sent_by_kernel(conn: &Conn, n: usize) {
     page.moved(id, Direction::Send, Lane::Kernel, n as u64);
 }
 
-/// A message of `n` bytes is in the ring.
+/// A message of `n` bytes is in the ring. The connection has a row of statistics.
 #[inline(always)]
 pub(crate) fn sent_by_ring(conn: &Conn, row: &Row, n: usize) {
-    publish::ensure_row(conn);
     let Some((page, id)) = publish::of_row(conn) else { return };
     page.moved(id, Direction::Send, Lane::Sdp, n as u64);
     page.sent_messages(id, n as u32, 1);

@@ -37,7 +37,7 @@ use sdp_sys::section;
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Limits, RowFlag, Stage, carrier,
+        self, Conn, ConnGuard, Counted, Half, Laned, Limits, RowFlag, Stage, carrier,
         link::AnyLink,
         words::{
             self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SEEN_TAIL,
@@ -130,15 +130,13 @@ impl InUse {
     }
 }
 
-/// Whether the descriptor names a connection that has lanes; for callers that shall not pay for more when it
-/// has none.
+/// The lane of the connection that the descriptor names, for callers that shall not pay for more
+/// when it has none.
 #[inline(always)]
-pub(crate) fn may_apply(fd: c_int) -> bool {
+pub(crate) fn lane(fd: c_int) -> Option<Laned> {
     match table::entry(fd) {
-        Some(Entry::Conn(index)) => {
-            conn::get(index).is_some_and(|conn| conn.stage() == Stage::Attached)
-        }
-        _ => false,
+        Some(Entry::Conn(index)) => conn::get(index)?.lane(),
+        _ => None,
     }
 }
 
@@ -168,7 +166,9 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     let Some(used) = InUse::get(fd, Half::Send) else { return false };
     let side = used.conn.side();
     let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
-    if used.conn.has(special)
+    let flags = used.conn.flags.load(Ordering::Relaxed);
+    if flags.has(special)
+        || !flags.has(Counted::HasRow)
         || used.conn.turn.is_taken()
         || process::tunables().bars_fast_path()
         || used.segment.end(side ^ 1).intent.load(Ordering::Relaxed) != 0

@@ -636,6 +636,7 @@ pub(super) fn ring_send(
             Some(Err(ended)) => break ended,
             Some(Ok(())) => {
                 moved += piece;
+                publish::ensure_row(conn);
                 count::sent_by_ring(conn, row, piece);
                 wake_sleepers(conn, conn.fd(), source, half, first_on_lane);
                 first_on_lane = false;

@@ -621,6 +621,12 @@ fn announce(pair: &Pair) {
     HAS_NEW.store(true, Ordering::SeqCst);
 }
 
+/// Whether [`take_new`] has something to do.
+#[inline]
+pub(super) fn has_new() -> bool {
+    HAS_NEW.load(Ordering::Acquire)
+}
+
 /// Calls `each` with the connections that have met since the last time.
 #[inline]
 pub(super) fn take_new(each: impl Fn(&Conn)) {

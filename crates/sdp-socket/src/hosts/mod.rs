@@ -42,6 +42,7 @@ mod awake;
 mod carrier_io;
 mod device;
 mod ending;
+pub(crate) mod fast;
 mod forked;
 mod leaving;
 mod look;
@@ -153,6 +154,16 @@ pub(crate) fn shut_read(conn: &Conn) {
 
 /// A send call.
 pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
+    send_behind(conn, buffers, flags, 0)
+}
+
+/// A send call, of whose bytes `done` were sent.
+fn send_behind(
+    conn: &ConnGuard,
+    buffers: &mut Buffers,
+    flags: c_int,
+    mut done: usize,
+) -> Result<usize, Errno> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
         // Neither has a place in a message: from here on the kernel does all of it.
         let is_urgent = flags & libc::MSG_OOB != 0;
@@ -166,9 +177,9 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
     let (vector, wanted) = (*buffers, buffers.left());
+    buffers.advance(done);
     let mut deadline: Option<Option<u64>> = None;
     let mut held_until = None;
-    let mut done = 0;
     loop {
         if conn.has(Limits::Hostile) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };

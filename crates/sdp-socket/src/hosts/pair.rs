@@ -318,6 +318,37 @@ impl Pair {
         self.is_of(conn).then(|| body(sending, ring))
     }
 
+    /// Whether nothing but this process's calls uses the connection, and all that is to be known of
+    /// it is in its halves. Under a half's lock.
+    #[inline]
+    fn is_undisturbed(&self) -> bool {
+        let is_any = |flags: [&AtomicBool; 3]| flags.iter().any(|f| f.load(Ordering::Acquire));
+        !is_any([&self.is_forked, &self.is_plain, &self.is_relayed])
+    }
+
+    /// Runs `body` on the receiving half of a connection that is undisturbed. `None`: it is not, or
+    /// another thread is at the half. In a section.
+    #[inline]
+    pub(super) fn receiving_quickly<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Receiving) -> R,
+    ) -> Option<R> {
+        let locked = self.lock_if_free(Half::Receive)?;
+        if self.is_undisturbed() { self.with_receiving(conn, locked, body) } else { None }
+    }
+
+    /// As [`Pair::receiving_quickly`], on the sending half and its ring.
+    #[inline]
+    pub(super) fn sending_quickly<R>(
+        &self,
+        conn: &Conn,
+        body: impl FnOnce(&mut Sending, &mut [u8]) -> R,
+    ) -> Option<R> {
+        let locked = self.lock_if_free(Half::Send)?;
+        if self.is_undisturbed() { self.with_sending(conn, locked, body) } else { None }
+    }
+
     /// Takes both locks and keeps them until [`Pair::unlock_both`]. False: a thread left one for good.
     pub(super) fn lock_both(&self) -> bool {
         let (Some(first), Some(second)) = (self.lock(Half::Receive), self.lock(Half::Send)) else {

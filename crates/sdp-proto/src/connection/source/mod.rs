@@ -9,13 +9,13 @@ mod input;
 pub(super) mod store;
 
 use super::{
-    credit::{Class, Due, may_send, update_due},
+    credit::{Class, Due, RESERVE, may_send, update_due},
     mode::{Mode, Side},
     pending::PendingControl,
     words::{Ack, Credits, PeerCredit, advance, next},
 };
 use crate::wire::{
-    Body, Encoded, Flags, HEADER, Header, Message, ModeChange, hello::RECEIVE_SIZE_MIN,
+    Body, Encoded, Flags, HEADER, Header, Message, Mid, ModeChange, hello::RECEIVE_SIZE_MIN,
 };
 
 pub use input::SourceEvent;
@@ -251,6 +251,35 @@ impl Source {
         self.data(ack, want.min(self.max_payload()), Flags::NONE)
     }
 
+    /// The header of a Data message of just `payload` bytes, where nothing but credit decides whether
+    /// it may go: the same as [`Self::next_data`] has. `None`: ask that. Committed by
+    /// [`Self::commit_plain`].
+    #[inline]
+    pub const fn plain_data(&self, ack: Ack, payload: u32) -> Option<Header> {
+        if self.gates != 0 || self.marks != 0 || payload == 0 || payload > self.max_payload() {
+            return None;
+        }
+        if matches!(self.credits, Credits::Explicit) && self.available() <= RESERVE {
+            return None;
+        }
+        Some(Header {
+            mid: Mid::Data,
+            flags: Flags::NONE,
+            bufs: ack.bufs,
+            len: HEADER.wrapping_add(payload),
+            mseq: next(self.last_mseq),
+            mseq_ack: ack.mseq_ack,
+        })
+    }
+
+    /// [`Self::commit`] of a message with this header.
+    #[inline]
+    pub const fn commit_plain(&mut self, ack: Ack, header: &Header) {
+        self.sent_ack = ack;
+        self.last_mseq = header.mseq;
+        self.position = advance(self.position, header.len.wrapping_sub(HEADER));
+    }
+
     /// The next Data message of a stretch of `want` bytes whose last byte is urgent. As long as the
     /// message does not reach it, this sends the bytes before it, announcing the byte as soon as
     /// that is allowed; the message that carries the byte ends with it.
@@ -290,6 +319,7 @@ impl Source {
     /// # Errors
     ///
     /// [`Hold::NothingToSend`] when none is due; else why it has to wait.
+    #[inline]
     pub fn credit_update(&self, ack: Ack) -> Result<Outgoing, Hold> {
         self.update(ack, Due::Now)
     }
@@ -304,6 +334,14 @@ impl Source {
         self.update(ack, Due::Late)
     }
 
+    /// Whether [`Self::credit_update`] has a message, or would have one if there were credit.
+    #[inline]
+    pub const fn owes_update(&self, ack: Ack) -> bool {
+        matches!(self.credits, Credits::Explicit)
+            && matches!(update_due(ack, self.sent_ack), Due::Now)
+    }
+
+    #[inline]
     fn update(&self, ack: Ack, due: Due) -> Result<Outgoing, Hold> {
         if self.credits == Credits::Implicit || update_due(ack, self.sent_ack) != due {
             return Err(Hold::NothingToSend);

@@ -1,0 +1,119 @@
+//! The commonest send: nothing but payload is to be posted.
+//!
+//! [`Outbound::send`] does the same, and everything else. What is done here changes no decision of
+//! its; it asks less often.
+
+use sdp_guard::producer::Producer;
+use sdp_rdma::{
+    fabric::{Gather, SendOptions, SendQueue},
+    work::WorkId,
+};
+
+use super::{KEPT_MAX, Leave, Outbound, SIGNAL_EVERY, SILENT_NS, SendContext, Stage, UNWATCHED_NS};
+use crate::{
+    Shared,
+    ring::{Pieces, fill_ring, ring_pieces},
+};
+
+/// So many messages behind one that asks for its completion that is looked for.
+const COMPLETES_BEHIND: u32 = SIGNAL_EVERY / 2;
+
+impl Outbound {
+    /// True while payload goes by the queue pair, and nothing else is to be sent by either road: as
+    /// [`Outbound::is_settled`], apart from the peer's credits.
+    #[inline]
+    pub fn is_steady(&self, shared: &Shared) -> bool {
+        shared.is_steady()
+            && self.stage == Stage::Up
+            && self.is_invite_sent
+            && self.says == 0
+            && !self.must_hold
+            && self.partial.is_none()
+            && self.leave == Leave::No
+            && self.producer.is_steady()
+    }
+
+    /// [`Outbound::is_settled`] behind messages that were taken off the queue pair, for a half that
+    /// is steady: whether the peer need not be told of its credits now.
+    #[inline]
+    pub fn is_steadily_settled(&self, shared: &Shared) -> bool {
+        self.is_steady(shared) && !self.source.owes_update(shared.ack())
+    }
+
+    /// Posts the bytes of `payload`, where nothing but that is to be done. How many; 0: none, and
+    /// [`Outbound::send`] is to be called, as for the bytes that are left.
+    #[inline]
+    pub fn send_steadily<T: SendQueue, C>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+        payload: &mut impl Gather,
+    ) -> usize {
+        let Some(tx) = io.tx.as_deref_mut() else { return 0 };
+        let shared = io.shared;
+        if !self.is_steady(shared) {
+            return 0;
+        }
+        if let Some((_, since)) = self.signalled {
+            let silent_ns = io.now.saturating_sub(since);
+            if self.silent >= COMPLETES_BEHIND || silent_ns >= SILENT_NS / 2 {
+                self.take_completions(tx, shared);
+            }
+            if silent_ns >= SILENT_NS && self.signalled.is_some() {
+                return 0;
+            }
+        }
+        if shared.credit() != self.learnt {
+            if self.learn(tx, shared).is_err() {
+                return 0;
+            }
+            self.free();
+        }
+        // Time alone has made something due: a probe, or the peer's acknowledgement was not taken.
+        if self.is_unwatched() && io.now.saturating_sub(self.last_post) >= UNWATCHED_NS {
+            return 0;
+        }
+        let ack = shared.ack();
+        let longest = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
+        let longest = longest.min(self.source.max_payload() as usize);
+        let wanted = payload.len();
+        let mut at = 0;
+        while at < wanted {
+            let stream = self.producer.stream();
+            let len = (wanted - at).min(longest).min(room(&self.producer, io.ring.len()));
+            let header = self.source.plain_data(ack, len as u32);
+            let Some(header) = header.filter(|_| self.producer.may_post().is_ok()) else { break };
+            fill_ring(io.ring, stream, payload, at, len);
+            let mut pieces = Pieces(ring_pieces(io.ring, stream, len));
+            let signalled = self.silent + 1 >= SIGNAL_EVERY;
+            let options = SendOptions { signalled, solicited: true, control: false };
+            let id = WorkId(u64::from(header.mseq));
+            // The next call finds the reason.
+            if tx.post_send(id, &header.encode(), &mut pieces, options).is_err() {
+                break;
+            }
+            self.source.commit_plain(ack, &header);
+            let _ = self.producer.posted_copy(header.mseq, len as u32); // `may_post` has said so
+            self.last = header.mseq;
+            self.silent += 1;
+            if signalled {
+                (self.silent, self.last_signalled) = (0, header.mseq);
+                self.signalled.get_or_insert((header.mseq, io.now));
+            }
+            at += len;
+            self.counts.messages += 1;
+        }
+        if at != 0 {
+            self.last_post = io.now;
+            self.counts.bytes += at as u64;
+            (self.starved_since, self.lates) = (None, 0);
+        }
+        at
+    }
+}
+
+/// Bytes that may still be kept.
+#[inline]
+fn room(producer: &Producer<KEPT_MAX>, ring: usize) -> usize {
+    let kept = producer.stream().saturating_sub(producer.unacknowledged_from());
+    ring.saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX))
+}
