@@ -7,22 +7,24 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{
-    Device, address,
+    Device, PROMISE, address,
     device::Text,
     ends::{Connection, Random, is_live},
     network, options,
 };
-use sdp_fabric_tests::Harness;
+use sdp_fabric_tests::{Harness, Side};
 use sdp_fabric_verbs::{
+    Error,
     abi::{cm, verbs},
     fabric::VerbsFabric,
 };
 use sdp_fake_verbs::{Live, Network, Road, Step};
 use sdp_rdma::{
-    fabric::{SendOptions, SendQueue},
+    fabric::{ReceiveQueue, SendOptions, SendQueue},
     work::WorkId,
 };
 use sdp_remote::{RecvError, SendError};
+use sdp_sys::Errno;
 
 /// One test at a time: a failing step fails for all.
 static TURN: Mutex<()> = Mutex::new(());
@@ -282,7 +284,7 @@ fn work_outlives_its_queue_pair() {
     assert_eq!(first.a.tx.poll_completion(), None, "nothing has ended");
     network.fail(Step::ToErr, 1, u32::MAX, libc::EIO);
     drop(first);
-    device.disconnect(sdp_fabric_tests::Side::A);
+    device.disconnect(Side::A);
     // Once: the next look finds the later completions.
     device.a.get().progress();
     network.fail(Step::ToErr, 0, 0, 0);
@@ -300,6 +302,83 @@ fn work_outlives_its_queue_pair() {
     assert_eq!(second.a.tx.poll_completion(), None, "once");
     drop((second, device));
     assert_eq!(network.live(), Live::default());
+}
+
+/// Receive buffers come back from queue pairs that end in any way, with messages in them that
+/// nobody has read or released: more connections than there are buffers for, one after the other.
+#[test]
+fn receive_buffers_come_back() {
+    let (_turn, network) = turn();
+    let mut random = Random(11);
+    let mut device = Device::new(0);
+    let receives = device.b.get().budget().receives;
+    let connections = 4 * receives / PROMISE as usize;
+    for number in 0..connections {
+        let mut pair = device.pair();
+        let count = 1 + random.below(PROMISE as usize);
+        for id in 0..count as u64 {
+            let bytes = [number as u8; 300];
+            let options = SendOptions::default();
+            pair.a.tx.post_send(WorkId(id), b"header", &mut Text(&bytes), options).expect("room");
+        }
+        let mut kept = Vec::new();
+        for _ in 0..random.below(count + 1) {
+            let message = pair.b.rx.poll_receive().expect("alive");
+            kept.push(message.unwrap_or_else(|| panic!("no buffer for connection {number}")));
+        }
+        for message in kept.drain(..).take(random.below(count)) {
+            let mut bytes = [0; 306];
+            assert_eq!(pair.b.rx.copy_header(message, &mut bytes), 306);
+            assert!(bytes[6..].iter().all(|byte| *byte == number as u8), "connection {number}");
+            pair.b.rx.release(message);
+        }
+        match number % 4 {
+            0 => device.disconnect(Side::A),
+            1 => network.break_pairs(|_| true),
+            // It cannot be stopped before it goes.
+            2 => network.fail(Step::ToErr, 1, u32::MAX, libc::EIO),
+            _ => {}
+        }
+        if number % 3 == 0 {
+            while device.advance() {}
+        }
+        drop(pair);
+        device.disconnect(Side::B);
+        device.disconnect(Side::A);
+        while device.advance() {}
+        network.fail(Step::ToErr, 0, 0, 0);
+        assert_eq!(network.live().qps, 0, "connection {number}");
+    }
+    assert!(!device.a.get().is_lost() && !device.b.get().is_lost());
+    println!("{connections} connections, {receives} buffers");
+    drop(device);
+    assert_eq!(network.live(), Live::default());
+}
+
+/// What the call for a shared receive queue fails with tells whether the device has none. All else
+/// is a failure as at any other step.
+#[test]
+fn who_has_no_shared_receive_queues() {
+    let (_turn, network) = turn();
+    for number in [libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL] {
+        network.fail(Step::CreateSrq, 1, u32::MAX, number);
+        let mut device = Device::new(0);
+        assert_eq!(network.live().srqs, 0);
+        let mut pair = device.pair();
+        let options = SendOptions::default();
+        pair.a.tx.post_send(WorkId(1), b"header", &mut Text(b"text"), options).expect("room");
+        assert!(pair.b.rx.poll_receive().expect("alive").is_some(), "{number}");
+    }
+    let failures = [
+        (libc::ENOMEM, Error::MemLock),
+        (libc::ENODEV, Error::NoDevice),
+        (libc::EIO, Error::Os("ibv_create_srq", Errno(libc::EIO))),
+    ];
+    for (number, error) in failures {
+        network.fail(Step::CreateSrq, 1, 1, number);
+        assert_eq!(VerbsFabric::open(&address(0), &options()).err(), Some(error));
+        assert_eq!(network.live(), Live::default(), "{number}");
+    }
 }
 
 #[test]
