@@ -2,11 +2,11 @@
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
 
+from machines.shown import EVENT_S, Shown, goes_on, has_none, is_on_queue_pair, moved
 from machines.test_programs import report
 
 PROGRAM = Path(__file__).parent / "programs" / "exchange.py"
@@ -18,15 +18,14 @@ FORMS = {"one": ((), 1), "asyncio": (("--async",), 4)} | ({"threads": ((), 4)} i
 
 
 ENOUGH = "/tmp/enough"
-# What a loaded machine may take for a step that is waited for; no test passes by it.
-EVENT_S = 150
+HELD = "/tmp/held"
 
 
-class Exchange:
+class Exchange(Shown):
     """A server on machine `a`, and its clients on `b`, of different users."""
 
     def __init__(self, pair, ladder, *options):
-        self.pair, self.sdp = pair, ladder.artifacts.sdp
+        super().__init__(pair, ladder.artifacts.sdp)
         self.server = pair.a.start(self.command("exchange-server", "serve", PORT, *options), user="games")
         pair.a.wait_listening(PORT)
 
@@ -40,28 +39,28 @@ class Exchange:
 
     def start_open(self, *options):
         """A client that asks at a pace until [`Exchange.enough`], so that what is waited for meanwhile may take its time."""
-        self.pair.b.run(f"rm -f {ENOUGH}")
-        return self.start("--rounds", 30, "--pace", 0.04, "--until", ENOUGH, *options)
+        self.pair.b.run(f"rm -f {ENOUGH} {HELD}")
+        return self.start("--rounds", 30, "--pace", 0.04, "--until", ENOUGH, "--hold", HELD, *options)
+
+    def hold(self, asked):
+        """The client of [`Exchange.start_open`] asks nothing from here on, and has all its answers."""
+        self.pair.b.run(f": >{HELD}; chmod 644 {HELD}")
+        before = []
+
+        def rests(shown):
+            now = [moved(end) for end in shown]
+            last, before[:] = list(before), now
+            return now == last
+
+        self.until_all(rests, asked)
+
+    def let_go(self):
+        """It goes on."""
+        self.pair.b.run(f"rm -f {HELD}")
 
     def enough(self):
         """The client of [`Exchange.start_open`] ends its stream."""
         self.pair.b.run(f": >{ENOUGH}; chmod 644 {ENOUGH}")
-
-    def ends(self):
-        """The ends of its connections as `sdp stat` shows them now: the client's, then the server's."""
-        asked = [guest.start([self.sdp, "stat", "--json"]) for guest in (self.pair.b, self.pair.a)]
-        processes = [process for stat in asked for process in json.loads(stat.wait().out)["processes"]]
-        return [one for process in processes for one in process["connections"] if one["role"] != "listener"]
-
-    def until(self, holds, asked):
-        """Waits until something holds for each end of the one connection, while the client goes on; what they are then."""
-        end = time.monotonic() + EVENT_S
-        while True:
-            shown = self.ends()
-            assert not asked.is_over(), (asked.wait(), shown)
-            if len(shown) == 2 and all(map(holds, shown)):
-                return shown
-            assert time.monotonic() < end, shown
 
     def ask(self, *options, address=None):
         done = self.start(*options, address=address).wait(120)
@@ -73,26 +72,6 @@ class Exchange:
         self.pair.a.run("pkill -TERM -f 'exchange.py serve'")
         self.server.wait()
         return report(self.pair.a, "exchange-server")
-
-
-def halves(end):
-    return end["send"], end["receive"]
-
-
-def is_on_queue_pair(end):
-    """Both halves, which have moved payload there."""
-    return end["queue_pair"] is not None and all(half["lane"] == "sdp" and half["sdp_bytes"] for half in halves(end))
-
-
-def has_none(end):
-    """Both halves are on TCP."""
-    return end["queue_pair"] is None and all(half["lane"] == "tcp" for half in halves(end))
-
-
-def goes_on(end, before, lane):
-    """Both halves have moved payload by this lane since this end was one of `before`."""
-    then = next(one for one in before if one["local"] == end["local"])
-    return all(now[f"{lane}_bytes"] > old[f"{lane}_bytes"] for now, old in zip(halves(end), halves(then), strict=True))
 
 
 def equal_sums(one, other):
@@ -180,11 +159,15 @@ P=$(pgrep -x python3 | head -1); before=$(sum $P); sleep 3; echo $(($(sum $P) - 
 def test_idle_is_idle(pair, ladder, options):
     """A server whose connection has met, and has nothing to do, wakes for nothing."""
     exchange = Exchange(pair, ladder, *options)
-    asked = exchange.start("--rounds", 240, "--pause-file", "/tmp/pause", *options)
-    pair.b.run("for i in $(seq 600); do [ -e /tmp/pause ] && exit 0; sleep 0.1; done; exit 1", 90)
-    woken = int(pair.a.run(SWITCHES).text)
-    pair.b.run("rm /tmp/pause")
-    assert asked.wait(120).status == 0
+    asked = exchange.start_open(*options)
+    try:
+        exchange.until(is_on_queue_pair, asked)
+        exchange.hold(asked)
+        woken = int(pair.a.run(SWITCHES).text)
+    finally:
+        exchange.let_go()
+        exchange.enough()
+    assert asked.wait(EVENT_S).status == 0
     server = exchange.stop()
     assert server["fabrics"]["verbs"] == 1, server
     assert woken <= 12, woken

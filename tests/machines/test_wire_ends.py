@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from machines.guest import Pair
-from machines.test_between import EVENT_S, Exchange, equal_sums, goes_on, has_none, is_on_queue_pair
+from machines.shown import EVENT_S, Shown, goes_on, has_none, is_on_queue_pair
+from machines.test_between import Exchange, equal_sums
 from machines.test_programs import report
 
 IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
@@ -72,8 +73,10 @@ def survive(pair, ladder, how, silence):
     run += f"/usr/bin/python3 {SURVIVOR} "
     pair.a.start(run % "server" + f"serve {PORT}", user="games")
     pair.a.wait_listening(PORT)
-    pair.b.run(f"rm -f {FILE} {FILE}.closed")
+    pair.b.run(f"rm -f {FILE} {FILE}.met {FILE}.closed")
     asked = pair.b.start(run % "client" + f"ask {pair.a.address} {PORT} {how} {FILE}", user="nobody")
+    Shown(pair, ladder.artifacts.sdp).until(is_on_queue_pair, asked)
+    pair.b.run(f": >{FILE}.met; chmod 644 {FILE}.met")
     appears(pair.b, FILE)
     silence(pair.a)
     appears(pair.b, FILE + ".closed")
@@ -98,7 +101,8 @@ def test_a_machine_falls_silent(pair, ladder, how):
         survive(pair, ladder, how, lambda guest: guest.run(f"nft {shlex.quote(SILENCE)}"))
     finally:
         pair.a.run("nft delete table inet silence", ok=(0, 1))
-        pair.a.run("pkill -KILL -f survivor.py", ok=(0, 1))
+        for guest in (pair.a, pair.b):
+            guest.run("pkill -KILL -f survivor.py", ok=(0, 1))
 
 
 if IS_WHOLE:

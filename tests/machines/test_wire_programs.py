@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from machines.shown import EVENT_S, halves
+from machines.wire import sums
 from support import ssh
 
 IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
@@ -116,13 +118,22 @@ def test_netpipe(pair, ends):
 
 @pytest.mark.parametrize("connections", [1, 8] if IS_WHOLE else [8])
 def test_iperf2(pair, ends, connections):
-    """Streams one way: the client never reads, and yet meets. Without credit, bytes go by TCP."""
+    """Streams one way: the client never reads, and yet meets. Without credit, bytes go by TCP. It sends until both ends have
+    moved payload by a queue pair."""
     ends.serve(["iperf", "-s", "-B", pair.a.address, "-p", PORT], "nobody", PORT)
-    volume = 24 * 2**20 // connections
-    words = ["iperf", "-c", pair.a.address, "-p", PORT, "-P", connections, "-n", volume, "-l", "16K", "-y", "C"]
-    done, client = ends.ask(words)
-    moved = [int(line.split(",")[7]) for line in done.text.splitlines() if line.split(",")[5] != "-1"]
-    assert moved == [volume] * connections, done
+    words = ["iperf", "-c", pair.a.address, "-p", PORT, "-P", connections, "-t", 2 * EVENT_S, "-l", "16K", "-y", "C"]
+    asked = ends.begin(words)
+
+    def has_met(shown):
+        used = [[half["sdp_bytes"] > 0 for half in halves(end)] for end in shown]
+        return len(shown) == 2 * connections and [True, False] in used and [False, True] in used
+
+    ends.until_all(has_met, asked)
+    pair.b.run("pkill -INT -x iperf")
+    done, client = ends.end(asked)
+    rows = [line.split(",") for line in done.text.splitlines()]
+    moved = [int(row[7]) for row in rows if row[5] != "-1"]
+    assert len(moved) == connections and sum(moved) == sums(client, "sent"), (done, client)
     ends.judge(ends.stop(), [client], share=0)
 
 

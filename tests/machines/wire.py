@@ -3,6 +3,7 @@
 import json
 import shlex
 
+from machines.shown import Shown
 from machines.test_programs import report
 
 SETTINGS = ("--set", "fabrics=shm,verbs")
@@ -54,12 +55,13 @@ def sums(end, way):
     return end["bytes"][f"sdp_{way}"] + end["bytes"][f"tcp_{way}"]
 
 
-class Ends:
+class Ends(Shown):
     """One server on machine `a`, clients on `b`, each of its own user; where the payload went, by three witnesses: both
     reports, and the kernel's counters."""
 
     def __init__(self, pair, ladder, settings=SETTINGS):
-        self.pair, self.sdp, self.settings = pair, ladder.artifacts.sdp, settings
+        super().__init__(pair, ladder.artifacts.sdp)
+        self.settings = settings
         self.wire = Wire(pair.b)
         self.server = self.stopper = self.killer = self.port = None
 
@@ -77,12 +79,21 @@ class Ends:
         self.server = self.pair.a.start(before + "exec " + self.command("server", words), user=user)
         self.pair.a.wait_listening(port)
 
-    def ask(self, words, user="games", limit_s=120, stdin=None, ok=(0,)):
-        """Runs a client to its end; what it printed, and its report."""
+    def begin(self, words, user="games", stdin=None):
+        """Starts a client."""
         line = self.command("client", words) + (f" <{stdin}" if stdin else "")
         self.pair.b.run("rm -f /tmp/client.json")
-        done = self.pair.b.run(line, limit_s, ok, user)
+        return self.pair.b.start(line, user)
+
+    def end(self, asked, limit_s=120, ok=(0,)):
+        """Waits for its end; what it printed, and its report."""
+        done = asked.wait(limit_s)
+        assert done.status in ok, done
         return done, report(self.pair.b, "client")
+
+    def ask(self, words, user="games", limit_s=120, stdin=None, ok=(0,)):
+        """Runs a client to its end."""
+        return self.end(self.begin(words, user, stdin), limit_s, ok)
 
     def stop(self, ok=(0,)):
         """Ends the server when it has read its connections to their end, for so long as that may take; its report."""

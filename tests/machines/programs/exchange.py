@@ -2,12 +2,13 @@
 
     exchange.py serve PORT [--family 6] [--async] [--fork]
     exchange.py ask ADDRESS PORT --rounds N --size BYTES [--connections C] [--async]
-        [--pause-file F] [--pace S] [--pace-until F] [--until F] [--reads-first] [--in-turn]
+        [--pause-file F] [--hold F] [--pace S] [--pace-until F] [--until F] [--reads-first] [--in-turn]
 
 Each request is four bytes of length, then so many bytes; the answer is the SHA-256 of the bytes, then
 the bytes themselves. Behind the last answer the client ends its half, and the server answers with the
 number of requests and ends, too. With `--pause-file` the client makes the file when all its connections
-have a third of their rounds behind them, and they wait until it is gone. With `--pace` so many seconds
+have a third of their rounds behind them, and they wait until it is gone. With `--hold` each connection
+waits before a round as long as there is such a file. With `--pace` so many seconds
 pass between two rounds from there on, until there is the file of `--pace-until`. With `--until` more
 rounds than N follow as long as there is no such file. With `--reads-first`
 it is the sending thread that waits, while the reading one (of blocking sockets) is in its receive. Of
@@ -73,12 +74,15 @@ class Pause:
     """Where all connections of a client wait for each other and for the end of the file."""
 
     def __init__(self, options):
-        self.file, self.at = options.pause_file, options.rounds // 3
+        self.file, self.at, self.held = options.pause_file, options.rounds // 3, options.hold
         self.coming = options.connections
         self.lock = threading.Lock()
 
     def steps(self, at):
         """How long to sleep, again and again, before this round."""
+        end = time.monotonic() + UNTIL_LIMIT_S
+        while self.held and os.path.exists(self.held) and time.monotonic() < end:
+            yield 0.02
         if not self.file or at != self.at:
             return
         with self.lock:
@@ -173,6 +177,7 @@ def main():
     ask.add_argument("--size", type=int, default=2000)
     ask.add_argument("--connections", type=int, default=1)
     ask.add_argument("--pause-file")
+    ask.add_argument("--hold")
     ask.add_argument("--pace", type=float, default=0)
     ask.add_argument("--pace-until")
     ask.add_argument("--until")
@@ -185,7 +190,7 @@ def main():
         if options.is_async:
             async def all_of_them():
                 await asyncio.gather(*(ask_async(options, which, pause) for which in range(options.connections)))
-            asyncio.run(asyncio.wait_for(all_of_them(), LIMIT_S))
+            asyncio.run(asyncio.wait_for(all_of_them(), UNTIL_LIMIT_S if options.until else LIMIT_S))
         else:
             failed = []
 

@@ -3,8 +3,9 @@
     survivor.py serve PORT
     survivor.py ask ADDRESS PORT HOW FILE
 
-The server echoes. After some rounds the client makes FILE. HOW `talk`: it goes on sending and receiving, and
-TCP_USER_TIMEOUT bounds how long the other end may be silent. HOW `listen`: it waits for the other end, with TCP's keepalive.
+The server echoes. When there is FILE.met, the client makes FILE. HOW `talk`: it goes on sending and receiving, and
+TCP_USER_TIMEOUT bounds how long the other end may be silent; it does not wait long for an answer before it sends again, since
+what it sent may have been acknowledged. HOW `listen`: it waits for the other end, with TCP's keepalive.
 It prints what ended that, how often it was on a CPU meanwhile and how long, as JSON, closes the connection, makes
 FILE.closed and waits until FILE is gone.
 """
@@ -17,8 +18,9 @@ import socket
 import sys
 import time
 
-ROUNDS = 60
 LIMIT_S = 60
+MEET_LIMIT_S = 200
+AGAIN_S = 0.5
 
 
 def serve(port):
@@ -33,10 +35,15 @@ def serve(port):
         connection.close()
 
 
-def exchange(connection, data):
+def exchange(connection, data, again_s=None):
+    """Sends, and receives as much; with `again_s` it sends once more each time that nothing comes for so long."""
     connection.sendall(data)
-    got = 0
-    while got < len(data):
+    got, size = 0, len(data)
+    while got < size:
+        if again_s and not select.select([connection], [], [], again_s)[0]:
+            connection.sendall(data)
+            size += len(data)
+            continue
         part = connection.recv(65536)
         if not part:
             raise EOFError
@@ -51,7 +58,8 @@ def ask(address, port, how, file):
         for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
             connection.setsockopt(socket.IPPROTO_TCP, option, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    for _ in range(ROUNDS):
+    end = time.monotonic() + MEET_LIMIT_S
+    while not os.path.exists(file + ".met") and time.monotonic() < end:
         exchange(connection, b"x" * 700)
     open(file, "w").close()
     before = resource.getrusage(resource.RUSAGE_SELF)
@@ -60,7 +68,7 @@ def ask(address, port, how, file):
         if how == "listen":
             connection.recv(1)
         while how == "talk" and time.monotonic() - began < LIMIT_S:
-            exchange(connection, b"y" * 700)
+            exchange(connection, b"y" * 700, AGAIN_S)
             before = resource.getrusage(resource.RUSAGE_SELF)
             began = time.monotonic()
         ended = None
