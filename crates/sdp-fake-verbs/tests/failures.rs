@@ -10,7 +10,7 @@ use common::{
     Device, PROMISE, address,
     device::Text,
     ends::{Connection, Random, is_live},
-    network, options,
+    network, options, tries,
 };
 use sdp_fabric_tests::{Harness, Side};
 use sdp_fabric_verbs::{
@@ -224,7 +224,7 @@ fn events_in_every_wrong_order() {
     let calls = calls_of_a_good_run(network);
     let events = calls[Step::EventLost as usize];
     assert!(events >= 5, "{events}");
-    for nth in 1..=events + 2 {
+    for nth in 1..=tries(u64::from(events) + 2) as u32 {
         for step in [Step::EventLost, Step::EventTwice] {
             network.fail(step, nth, 1, 0);
             play(&format!("{step:?} {nth}"), u64::from(nth), |_, _| ());
@@ -241,7 +241,7 @@ fn events_in_every_wrong_order() {
     }
     // Out of the blue, at any time, to listeners as well.
     let mut random = Random(5);
-    for seed in 0..60 {
+    for seed in 0..tries(60) {
         let (at, kind) = (random.below(ROUNDS), random.below(18) as u32);
         if kind == cm::EVENT_CONNECT_REQUEST {
             continue;
