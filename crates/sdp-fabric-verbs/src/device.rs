@@ -545,6 +545,24 @@ impl RawQp {
         self.0.as_ptr()
     }
 
+    /// Posts a list of requests, each of which names its pieces and the next one. Fast; one thread at
+    /// a time.
+    ///
+    /// # Safety
+    /// As [`RawQp::post`], for each of them; null: nothing.
+    pub unsafe fn post_all(self, first: *mut abi::SendWr) -> Result<(), Error> {
+        if first.is_null() {
+            return Ok(());
+        }
+        let bad: Cell<*mut abi::SendWr> = Cell::new(core::ptr::null_mut());
+        // SAFETY: a live queue pair, whose context is live; the requests are copied by the post.
+        unsafe {
+            let context = (*self.0.as_ptr()).context;
+            let Some(post) = (*context).ops.post_send else { return Err(Error::NoDevice) };
+            done(post(self.0.as_ptr(), first, bad.as_ptr()), "post_send")
+        }
+    }
+
     /// Posts a request to the send queue. Fast; one thread at a time.
     ///
     /// # Safety

@@ -6,8 +6,7 @@
 //! time; both halves at once.
 
 use core::{
-    cell::Cell,
-    cell::UnsafeCell,
+    cell::{Cell, UnsafeCell},
     sync::atomic::{AtomicBool, AtomicU16, Ordering},
 };
 
@@ -28,16 +27,20 @@ use crate::{
     work_id::{self, Owner},
 };
 
+mod chain;
 mod conn;
 mod receives;
 
+use chain::{Chain, Request, Waiting};
 pub use conn::Conn;
 pub use receives::Receives;
 
 /// Messages that an inbox holds; promises stay below it.
 pub const INBOX: usize = 128;
 /// Completions taken at a time.
-const BATCH: usize = 16;
+const BATCH: usize = 8;
+/// Bytes of the header that nearly every message begins with.
+const HEADER: usize = 16;
 /// Every how many sends one asks for a completion of its own, so that buffers come back.
 const SIGNAL_EVERY: u32 = 8;
 /// Nothing wrong.
@@ -213,12 +216,19 @@ impl Core {
     pub fn drain(&self) -> bool {
         // A thread that finds another at it leaves a note: that one takes the completions that came
         // meanwhile.
-        self.again.store(true, Ordering::SeqCst);
+        let is_mine = || !self.draining.swap(true, Ordering::SeqCst);
+        let mut goes_on = is_mine();
+        if !goes_on {
+            self.again.store(true, Ordering::SeqCst);
+            goes_on = is_mine();
+        }
         let mut had_some = false;
-        while self.again.load(Ordering::SeqCst) && !self.draining.swap(true, Ordering::SeqCst) {
-            self.again.store(false, Ordering::SeqCst);
+        while goes_on {
+            // A note from before this is about completions that are taken here.
+            self.again.store(false, Ordering::Relaxed);
             had_some |= self.drain_here();
             self.draining.store(false, Ordering::SeqCst);
+            goes_on = self.again.load(Ordering::SeqCst) && is_mine();
         }
         had_some
     }
@@ -394,12 +404,14 @@ pub struct VerbsTx {
     silent: u32,
     /// The last READ, while it may be in flight.
     read: Option<u32>,
+    /// Messages that are posted with the next one.
+    chain: Chain,
 }
 
 impl VerbsTx {
     pub(crate) fn new(core: Shared<Core>, index: usize) -> Self {
         let owner = core.place(index).owner(index);
-        Self { core, index, owner, reported: 0, silent: 0, read: None }
+        Self { core, index, owner, reported: 0, silent: 0, read: None, chain: Chain::new() }
     }
 
     fn conn(&self) -> &Conn {
@@ -407,9 +419,9 @@ impl VerbsTx {
     }
 
     /// Forgets requests that have ended and whose ends need not be reported.
+    #[inline]
     fn settle(&mut self) {
-        let core = self.core.clone();
-        let conn = core.place(self.index);
+        let conn = self.core.place(self.index);
         let done = conn.done.load(Ordering::Acquire);
         while Conn::is_behind(self.reported, done) {
             let entry = conn.entry(self.reported);
@@ -426,7 +438,9 @@ impl VerbsTx {
 
     /// Entries of the send queue that are free.
     fn free_entries(&self) -> u32 {
-        DEPTH - self.conn().posted.load(Ordering::Relaxed).wrapping_sub(self.reported)
+        let posted = self.conn().posted.load(Ordering::Relaxed);
+        let taken = posted.wrapping_sub(self.reported).wrapping_add(self.chain.len() as u32);
+        DEPTH.saturating_sub(taken)
     }
 
     fn credit(&self, is_control: bool) -> u32 {
@@ -437,6 +451,7 @@ impl VerbsTx {
         if (left as i32) < 0 { 0 } else { left }
     }
 
+    #[inline]
     fn ready(&mut self, is_control: bool) -> Result<(), PostError> {
         if let Some(error) = self.conn().error() {
             return Err(PostError::Failed(error));
@@ -463,7 +478,17 @@ impl VerbsTx {
         mut request: abi::SendWr,
         pieces: &mut [abi::Sge],
     ) -> Result<(), PostError> {
-        let core = self.core.clone();
+        let noted = Request { id, kind, place, is_asked };
+        if self.chain.len() != 0 {
+            match pieces.first() {
+                Some(piece) if request.opcode == abi::WR_SEND => {
+                    let piece = *piece;
+                    return self.post_chain(Some((noted, &mut request, piece)));
+                }
+                _ => self.post_chain(None)?,
+            }
+        }
+        let core = &*self.core;
         let conn = core.place(self.index);
         conn.take_turn();
         let qp = conn.qp.load(Ordering::Acquire);
@@ -473,9 +498,7 @@ impl VerbsTx {
             return Err(PostError::Failed(error.unwrap_or(QpError::Disconnected)));
         }
         let number = conn.posted.load(Ordering::Relaxed);
-        // A send buffer is free again when its completion was seen: where buffers are scarce, each is asked for.
-        let is_due =
-            self.silent + 1 >= SIGNAL_EVERY || place != NO_PLACE && core.places.are_scarce();
+        let is_due = self.silent + 1 >= SIGNAL_EVERY || chain::is_scarce(core, &noted);
         let is_signalled = is_asked || is_due;
         request.wr_id = self.owner.request(number);
         if is_signalled {
@@ -485,10 +508,7 @@ impl VerbsTx {
             request.send_flags |= abi::SEND_FENCE;
         }
         let entry = conn.entry(number);
-        entry.id.store(id.0, Ordering::Relaxed);
-        entry.status.store(0, Ordering::Relaxed);
-        let asked = if is_asked { ASKED } else { 0 };
-        entry.info.store(place | asked | kind << KIND_SHIFT, Ordering::Relaxed);
+        chain::note(entry, &noted);
         conn.posted.store(number.wrapping_add(1), Ordering::Release);
         // SAFETY: the queue pair lives while this half does; a send buffer is this request's until
         // it has completed; the memory that READ and WRITE name is registered, or the device
@@ -533,12 +553,47 @@ impl VerbsTx {
     }
 }
 
+impl VerbsTx {
+    /// Whether a message may be posted now; the flags of its request.
+    #[inline]
+    fn admit(&mut self, len: usize, options: SendOptions) -> Result<u32, PostError> {
+        if len > BUFFER {
+            return Err(PostError::TooLong);
+        }
+        self.ready(options.control)?;
+        if self.credit(options.control) == 0 {
+            return Err(PostError::Full);
+        }
+        Ok(if options.solicited { abi::SEND_SOLICITED } else { 0 })
+    }
+
+    /// Puts a message into a send buffer.
+    #[inline]
+    fn fill(&self, header: &[u8], payload: &mut impl Gather) -> Result<usize, PostError> {
+        let take = || self.core.places.take();
+        let Some(place) = take().or_else(|| self.core.drain().then(take).flatten()) else {
+            return Err(PostError::Full);
+        };
+        let (buffer, len) = (self.core.receives + place, header.len() + payload.len());
+        gather(self.core.cells(buffer, 0, len), header, payload);
+        Ok(place)
+    }
+}
+
+/// Copies a header, which is of the same length nearly always.
+#[inline(always)]
+fn copy(to: &[Cell<u8>], from: &[u8]) {
+    match (<&[Cell<u8>; HEADER]>::try_from(to), <&[u8; HEADER]>::try_from(from)) {
+        (Ok(to), Ok(from)) => to.iter().zip(from).for_each(|(cell, byte)| cell.set(*byte)),
+        _ => to.iter().zip(from).for_each(|(cell, byte)| cell.set(*byte)),
+    }
+}
+
 /// Copies header and payload to where they are sent from.
+#[inline]
 fn gather(into: &[Cell<u8>], header: &[u8], payload: &mut impl Gather) {
     let (head, rest) = into.split_at_checked(header.len().min(into.len())).unwrap_or((into, &[]));
-    for (cell, byte) in head.iter().zip(header) {
-        cell.set(*byte);
-    }
+    copy(head, header);
     if !rest.is_empty() {
         payload.copy_to(0, rest);
     }
@@ -550,7 +605,6 @@ impl SendQueue for VerbsTx {
     }
 
     fn room(&self) -> usize {
-        const HEADER: usize = 16;
         self.core.drain();
         let conn = self.conn();
         if conn.error().is_some()
@@ -563,6 +617,7 @@ impl SendQueue for VerbsTx {
         BUFFER - HEADER
     }
 
+    #[inline]
     fn post_send(
         &mut self,
         id: WorkId,
@@ -570,18 +625,9 @@ impl SendQueue for VerbsTx {
         payload: &mut impl Gather,
         options: SendOptions,
     ) -> Result<(), PostError> {
+        let flags = self.admit(header.len() + payload.len(), options)?;
         let len = header.len() + payload.len();
-        if len > BUFFER {
-            return Err(PostError::TooLong);
-        }
-        self.ready(options.control)?;
-        if self.credit(options.control) == 0 {
-            return Err(PostError::Full);
-        }
-        let mut request = abi::SendWr::new(0, abi::WR_SEND, 0);
-        if options.solicited {
-            request.send_flags |= abi::SEND_SOLICITED;
-        }
+        let mut request = abi::SendWr::new(0, abi::WR_SEND, flags);
         if len <= INLINE as usize {
             request.send_flags |= abi::SEND_INLINE;
             let mut bytes = [0u8; INLINE as usize];
@@ -592,13 +638,8 @@ impl SendQueue for VerbsTx {
             let pieces = if len == 0 { &mut piece[..0] } else { &mut piece[..] };
             self.post(id, 0, NO_PLACE, options.signalled, request, pieces)?;
         } else {
-            let take = || self.core.places.take();
-            let Some(place) = take().or_else(|| self.core.drain().then(take).flatten()) else {
-                return Err(PostError::Full);
-            };
-            let buffer = self.core.receives + place;
-            gather(self.core.cells(buffer, 0, len), header, payload);
-            let mut piece = [self.core.piece(buffer, len)];
+            let place = self.fill(header, payload)?;
+            let mut piece = [self.core.piece(self.core.receives + place, len)];
             let posted = self.post(id, 0, place as u32, options.signalled, request, &mut piece);
             if let Err(error) = posted {
                 self.core.places.give_back(place);
@@ -607,6 +648,31 @@ impl SendQueue for VerbsTx {
         }
         self.conn().sent.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn post_send_before(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        let len = header.len() + payload.len();
+        if len <= INLINE as usize || self.chain.is_full() {
+            return self.post_send(id, header, payload, options);
+        }
+        let flags = self.admit(len, options)?;
+        let place = self.fill(header, payload)? as u32;
+        let request = Request { id, kind: 0, place, is_asked: options.signalled };
+        self.chain.push(Waiting { request, len: len as u32, flags });
+        self.conn().sent.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        if self.chain.len() != 0 {
+            let _ = self.post_chain(None); // the queue pair has failed
+        }
     }
 
     fn post_read(
@@ -682,6 +748,7 @@ impl VerbsRx {
         self.core.place(self.index)
     }
 
+    #[inline]
     fn next(&self) -> Option<Received> {
         let conn = self.conn();
         let reported = conn.reported.load(Ordering::Relaxed);
@@ -695,6 +762,7 @@ impl VerbsRx {
 }
 
 impl ReceiveQueue for VerbsRx {
+    #[inline]
     fn posted(&self) -> u16 {
         let conn = self.conn();
         let kept = conn
@@ -704,6 +772,7 @@ impl ReceiveQueue for VerbsRx {
         conn.promised.load(Ordering::Relaxed).saturating_sub(kept) as u16
     }
 
+    #[inline]
     fn poll_receive(&mut self) -> Result<Option<Received>, QpError> {
         if let Some(message) = self.next() {
             return Ok(Some(message));
@@ -719,23 +788,29 @@ impl ReceiveQueue for VerbsRx {
         }
     }
 
+    #[inline]
     fn poll_another(&mut self) -> Option<Received> {
         self.next()
     }
 
+    #[inline]
     fn copy_header(&self, message: Received, dst: &mut [u8]) -> usize {
         let len = dst.len().min(message.len as usize);
         let cells = self.core.cells(message.token as usize, 0, len);
-        for (byte, cell) in dst.iter_mut().zip(cells) {
-            *byte = cell.get();
+        let read = |(byte, cell): (&mut u8, &Cell<u8>)| *byte = cell.get();
+        match (<&mut [u8; HEADER]>::try_from(&mut *dst), <&[Cell<u8>; HEADER]>::try_from(cells)) {
+            (Ok(dst), Ok(cells)) => dst.iter_mut().zip(cells).for_each(read),
+            _ => dst.iter_mut().zip(cells).for_each(read),
         }
         cells.len()
     }
 
+    #[inline]
     fn copy_out(&self, message: Received, offset: u32, len: u32, sink: &mut impl Scatter) {
         sink.accept(self.core.cells(message.token as usize, offset as usize, len as usize));
     }
 
+    #[inline]
     fn release(&mut self, message: Received) {
         if self.core.release(self.index, message.token as usize) {
             self.conn().released.fetch_add(1, Ordering::Release);

@@ -241,6 +241,7 @@ impl Network {
                 tell(step.name(), calls);
             }
             tell("signalled", body.totals.signalled);
+            tell("doorbells", body.totals.doorbells);
             tell("inline", body.totals.inline);
             tell("completions", body.totals.completions);
             tell("wakeups", body.totals.wakeups);

@@ -272,6 +272,8 @@ pub(crate) struct Totals {
     pub(crate) calls: [u64; Step::ALL.len()],
     /// Requests that ask for a completion.
     pub(crate) signalled: u64,
+    /// Lists of requests that were posted, each with one doorbell.
+    pub(crate) doorbells: u64,
     /// Requests whose bytes the post copied.
     pub(crate) inline: u64,
     /// Completions that were taken.

@@ -592,14 +592,22 @@ unsafe extern "C" fn post_send(
     request: *mut abi::SendWr,
     bad: *mut *mut abi::SendWr,
 ) -> c_int {
-    // SAFETY: see above, with a valid request.
-    let done = with(|body| unsafe {
-        let qp = qp.cast::<Qp>();
-        work::post_send(body, (*qp).index, &*request, (*qp).inline)
+    let mut next = request;
+    let done = with(|body| {
+        body.totals.doorbells += 1;
+        while !next.is_null() {
+            // SAFETY: see above, with a valid list of requests.
+            unsafe {
+                let qp = qp.cast::<Qp>();
+                work::post_send(body, (*qp).index, &*next, (*qp).inline)?;
+                next = (*next).next;
+            }
+        }
+        Ok(())
     });
     if done.is_err() {
         // SAFETY: the caller's place for it.
-        unsafe { *bad = request };
+        unsafe { *bad = next };
     }
     number(done)
 }

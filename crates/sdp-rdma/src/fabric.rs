@@ -112,6 +112,20 @@ pub trait SendQueue {
         payload: &mut impl Gather,
         options: SendOptions,
     ) -> Result<(), PostError>;
+    /// As [`SendQueue::post_send`], by a caller that posts another message at once, or calls
+    /// [`SendQueue::flush`]: the fabric may give the device several together.
+    fn post_send_before(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        self.post_send(id, header, payload, options)
+    }
+    /// No other message follows [`SendQueue::post_send_before`]. A queue pair that fails meanwhile
+    /// says so in the next post.
+    fn flush(&mut self) {}
     /// Posts a one-sided READ of `remote` into `local`.
     fn post_read(
         &mut self,

@@ -10,22 +10,25 @@ use sdp_proto::{
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 
-use super::{Entry, Inbound, ReceiveContext, break_off};
+use super::{Entry, Inbound, ReceiveContext, RecvError, break_off};
 use crate::{Carrier, Reason};
 
 impl Inbound {
     /// Gives `sink` the bytes that have come by the queue pair and are next. How many; 0:
     /// [`Inbound::recv`] is to be called.
+    ///
+    /// # Errors
+    /// [`RecvError::Broken`] only, and nothing was delivered.
     #[inline]
     pub fn recv_steadily<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
         sink: &mut impl Scatter,
-    ) -> usize {
+    ) -> Result<usize, RecvError> {
         if !io.shared.is_steady() || !self.is_carrier_left_alone() || self.returned.is_some() {
-            return 0;
+            return Ok(0);
         }
-        let mut got = 0;
+        let (mut got, mut has_polled) = (0, false);
         while sink.room() != 0 {
             let given = match self.inbox.head() {
                 Some(entry) => self
@@ -33,33 +36,34 @@ impl Inbound {
                     .next_in_section(entry.head())
                     .map(|_| self.deliver(io, sink))
                     .filter(|given| *given != 0),
-                None => self.pass_on(io, sink, got == 0),
+                None => match self.pass_on(io, sink, !core::mem::replace(&mut has_polled, true)) {
+                    // The next call reports it.
+                    Err(_) if got != 0 => break,
+                    given => given?,
+                },
             };
             let Some(given) = given else { break };
             got += given;
         }
-        got
+        Ok(got)
     }
 
     /// Takes the next message off the queue pair, and gives it to `sink` if it is payload that fits.
-    /// How many bytes; 0: it lies in the inbox. `None`: there is none, or it was no payload.
+    /// How many bytes; 0: it lies in the inbox, or had none. `None`: there is none, or it was no Data.
     #[inline]
     fn pass_on<R: ReceiveQueue, C: Carrier>(
         &mut self,
         io: &mut ReceiveContext<'_, R, C>,
         sink: &mut impl Scatter,
         is_first: bool,
-    ) -> Option<usize> {
-        let rx = io.rx.as_deref_mut().filter(|_| !self.is_drained)?;
+    ) -> Result<Option<usize>, RecvError> {
+        let rx = io.rx.as_deref_mut().filter(|_| !self.is_drained);
+        let Some(rx) = rx else { return Ok(None) };
         // An error comes again.
         let next = if is_first { rx.poll_receive() } else { Ok(rx.poll_another()) };
-        let message = next.ok()??;
+        let Ok(Some(message)) = next else { return Ok(None) };
         let taken = self.take_plain(rx, message, &*io.carrier, io.shared, sink);
-        // The next call reports it.
-        taken.unwrap_or_else(|reason| {
-            break_off(io.shared, reason);
-            None
-        })
+        taken.map_err(|reason| break_off(io.shared, reason))
     }
 
     #[inline]
@@ -79,7 +83,8 @@ impl Inbound {
         if !is_plain || header.len as usize == HEADER_LEN {
             self.take_message(rx, message, carrier, shared)?;
             shared.set_ack(self.sink.ack(rx.posted()));
-            return Ok(None);
+            // A word about credit; all else may have changed more.
+            return Ok(is_plain.then_some(0));
         }
         carrier.trace(false, &header);
         let taken = self.sink.handle(&Message { header, body: Body::Data });

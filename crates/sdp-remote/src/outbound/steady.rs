@@ -87,8 +87,13 @@ impl Outbound {
             let signalled = self.silent + 1 >= SIGNAL_EVERY;
             let options = SendOptions { signalled, solicited: true, control: false };
             let id = WorkId(u64::from(header.mseq));
+            let bytes = header.encode();
+            let posted = match at + len < wanted {
+                true => tx.post_send_before(id, &bytes, &mut pieces, options),
+                false => tx.post_send(id, &bytes, &mut pieces, options),
+            };
             // The next call finds the reason.
-            if tx.post_send(id, &header.encode(), &mut pieces, options).is_err() {
+            if posted.is_err() {
                 break;
             }
             self.source.commit_plain(ack, &header);
@@ -101,6 +106,9 @@ impl Outbound {
             }
             at += len;
             self.counts.messages += 1;
+        }
+        if at < wanted {
+            tx.flush();
         }
         if at != 0 {
             self.last_post = io.now;

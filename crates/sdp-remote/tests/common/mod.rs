@@ -243,7 +243,7 @@ impl End {
         // As the socket layer does, and now and then as it did before.
         let steadily = match is_peek || self.received.is_multiple_of(3) {
             true => 0,
-            false => self.inbound.recv_steadily(&mut io, &mut check),
+            false => self.inbound.recv_steadily(&mut io, &mut check)?,
         };
         let mut got = match steadily {
             0 => self.inbound.recv(&mut io, &mut check, is_peek),

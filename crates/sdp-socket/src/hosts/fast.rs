@@ -189,7 +189,8 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<usize
             let mut carrier = Socket::new(conn, NOT_ASKED);
             let (rx, shared) = (rx.as_mut(), &pair.shared);
             let mut io = ReceiveContext { rx, carrier: &mut carrier, shared };
-            let got = inbound.recv_steadily(&mut io, &mut Sink { to, room: len });
+            // An error comes again.
+            let got = inbound.recv_steadily(&mut io, &mut Sink { to, room: len }).ok()?;
             let messages = inbound.counts().messages - before;
             let got = Some(got).filter(|n| *n != 0)?;
             count_moved(conn, Direction::Receive, (got, messages), shared.promised());
