@@ -266,7 +266,7 @@ def test_many_connections_in_little_memory(hosts):
     server = hosts.start(0, "server", "serve", PORT, "--async", before=limits)
     hosts.listens()
     all_have_met = hosts.path / "all"
-    options = ["--connections", 140, "--rounds", 200, "--async", "--pace", 0.1, "--pace-until", all_have_met]
+    options = ["--connections", 140, "--rounds", 400, "--async", "--pace", 0.1, "--pace-until", all_have_met]
     client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *options, before=limits)
     end = time.monotonic() + LIMIT_S
     while (count := hosts.live()["qps"]) < 2 * 128 and client.poll() is None and time.monotonic() < end:
@@ -492,6 +492,30 @@ def test_others_answer_who_has_ended_his_stream(hosts, how):
     report = json.loads((hosts.path / "client.json").read_text())
     assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 40_000, report
     assert report["bytes"]["tcp_received"] >= 80_000, report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["mute", "mute-child", "child-mute"])
+def test_who_has_ended_his_stream_hands_it_on(hosts, how):
+    """It can ask the other end for nothing more. A new image, or a child, takes what that sends, and the end."""
+    server = hosts.serve(how, 120, program=HANDBACK)
+    client = hosts.start(1, "client", "ask-mute", ADDRESSES[0], PORT, 120, program=HANDBACK)
+    hosts.every_byte(client)
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 40_000, report
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("end", ["before", "behind"])
+def test_a_child_sends_while_its_parent_reads(hosts, end):
+    """The parent makes no other call: it sleeps in it, or has read the end and waits for the child."""
+    server = hosts.serve("split", 60, program=HANDBACK)
+    client = hosts.start(1, "client", "ask-split", ADDRESSES[0], PORT, 60, end, program=HANDBACK)
+    hosts.every_byte(client)
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 20_000, report
 
 
 @pytest.mark.integrity

@@ -168,6 +168,8 @@ pub struct Inbound {
     has_disconnected: bool,
     /// The peer's RETURN, of which bytes are still to be taken off the carrier.
     returned: Option<Returned>,
+    /// The position of a RETURN that counts already, and is still to be taken off the carrier.
+    foreseen_return: Option<u64>,
     /// The peer has ended its stream, and all of it was delivered: only the end is left on the carrier.
     is_over: bool,
     /// The carrier is said to have something, and has not been found empty since.
@@ -228,6 +230,7 @@ impl Inbound {
             is_drained: false,
             has_disconnected: false,
             returned: None,
+            foreseen_return: None,
             is_over: false,
             is_carrier_due: false,
             counts: InboundCounts {
@@ -811,6 +814,9 @@ impl Inbound {
                 io.shared.link_died();
             }
             Kind::Leave => io.shared.peer_asks_to_leave(),
+            Kind::Return if marker.follows == 0 && self.foreseen_return == Some(marker.stream) => {
+                self.foreseen_return = None;
+            }
             Kind::Return => {
                 self.returned =
                     Some(Returned { stream: marker.stream, len: marker.follows, taken: 0 });

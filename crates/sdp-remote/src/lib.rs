@@ -218,3 +218,25 @@ pub fn take_return<C: Carrier>(
 ) -> Result<(), RecvError> {
     inbound.take_return(outbound, carrier, shared, ring)
 }
+
+/// The sending half waits for the peer's RETURN, behind payload that the program has not read: one that only sends would
+/// never come to it. A RETURN without bytes, which is that of an end that reads on ([`read_on`]), counts from when it is
+/// seen. Both locks are held; `ring` is the sending half's, which keeps nothing meanwhile.
+///
+/// # Errors
+/// [`RecvError::Broken`] only.
+pub fn foresee_return<R: ReceiveQueue, C: Carrier>(
+    outbound: &mut Outbound,
+    inbound: &mut Inbound,
+    io: &mut ReceiveContext<'_, R, C>,
+    ring: &mut [u8],
+) -> Result<(), RecvError> {
+    if !outbound.is_held() || outbound.is_leaving() {
+        return Ok(());
+    }
+    let Some(stream) = inbound.foresee_return(io, ring) else { return Ok(()) };
+    outbound.returned(stream, 0).map_err(|reason| {
+        io.shared.broke();
+        RecvError::Broken(reason)
+    })
+}

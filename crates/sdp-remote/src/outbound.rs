@@ -343,7 +343,7 @@ impl Outbound {
     }
 
     /// True if LEAVE was written, and the inbound half is to take the bytes before RAW.
-    pub(crate) const fn has_asked(&self) -> bool {
+    pub const fn has_asked(&self) -> bool {
         matches!(self.leave, Leave::Waits)
     }
 

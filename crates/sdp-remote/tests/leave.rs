@@ -238,6 +238,67 @@ fn an_end_that_leaves_may_read_on() {
     }
 }
 
+/// The end that reads on has sent payload before its RETURN, and the other end's program reads nothing before it has sent
+/// all that it has.
+#[test]
+fn who_only_sends_finds_return_behind_payload() {
+    let mut foreseen = 0;
+    for seed in 1..=SEEDS {
+        let mut pair = Pair::new(50_000 + seed, options());
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        pair.meet();
+        for _ in 0..random.below(STEPS) {
+            act(&mut pair, &mut random, seed.is_multiple_of(3));
+        }
+        let of = seed as usize % 2;
+        let (mut reads_on, mut is_out, mut left) = (false, false, 5000);
+        for round in 0.. {
+            assert!(round < 1000, "seed {seed}: it waits\n{}", pair.world.trace());
+            pair.manage_but([of == 0, of == 1]);
+            let now = pair.world.now_ns();
+            let end = pair.end(of);
+            if is_out {
+                end.read_plainly(1 + random.below(600));
+            } else if reads_on {
+                received(end.recv(1 + random.below(600), false));
+                // Payload first: RETURN comes behind it. Not more than the small buffers of these sockets take.
+                if round < 60 {
+                    sent(end.send(usize::from(round % 6 == 0), now));
+                } else {
+                    is_out = end.tend_reader(now).expect("no error") == Leaving::Done;
+                }
+            } else {
+                let left = end.leave(now);
+                assert!(matches!(left, Ok(Leaving::Waits(_)) | Err(LeaveError::Receive(_))));
+                end.read_on();
+                reads_on = true;
+            }
+            let peer = pair.end(1 - of);
+            if left == 0 || round < 60 && !peer.outbound.is_held() {
+                // Until it has come to LEAVE, and in the end.
+                received(peer.recv(1 + random.below(400), false));
+                let _ = peer.tend(now);
+            } else {
+                let _ = peer.look();
+                let is_held = peer.outbound.is_held();
+                peer.foresee_return().expect("an honest RETURN");
+                foreseen += u64::from(is_held && !peer.outbound.is_held());
+                let before = peer.sent;
+                sent(peer.send(1 + random.below(100), now));
+                left -= (peer.sent - before).min(left);
+            }
+            pair.world.run_for(random.below(2_000_000) as u64);
+            if left == 0 && is_out {
+                break;
+            }
+        }
+        let mut gone = [false; 2];
+        gone[of] = true;
+        settle(&mut pair, &mut random, gone);
+    }
+    assert!(foreseen > SEEDS / 2, "{foreseen}");
+}
+
 /// More is unread than a RETURN has room for.
 #[test]
 fn what_cannot_go_back_is_said() {

@@ -6,6 +6,12 @@
     handback.py serve PORT half AT   answers them, reads the end of the stream, and becomes what sends the TAIL
     handback.py serve PORT half-child AT   the same, and a child sends a part of the TAIL, and this one the rest
     handback.py ask-half HOST PORT AT
+    handback.py serve PORT mute AT   answers them, ends its stream, and becomes what takes the TAIL
+    handback.py serve PORT mute-child AT   the same, and a child takes it
+    handback.py serve PORT child-mute AT   a child sends a byte, ends the stream and takes the TAIL
+    handback.py ask-mute HOST PORT AT
+    handback.py serve PORT split AT   answers them; it reads to the end, while a child sends the TAIL
+    handback.py ask-split HOST PORT AT END   END: before (ends its stream at once) or behind (when it has the TAIL)
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
     handback.py serve PORT many-child AT    a child becomes that
     handback.py ask-many HOST[,HOST] PORT AT FILE   after AT makes the file, and waits outside the library until it is gone
@@ -154,6 +160,24 @@ def serve(port, how, at):
         assert sock.recv(1) == b""
     if how == "half":
         become("tail", sock)
+    if how in ("mute", "mute-child"):
+        sock.shutdown(socket.SHUT_WR)
+    if how == "mute":
+        become("take-tail", sock)
+    if how == "mute-child":
+        child = os.fork()
+        if child == 0:
+            take_tail(sock.detach())
+            os._exit(0)
+        sock.close()
+        assert os.waitpid(child, 0)[1] == 0
+    if how == "split":
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.5)  # until the parent has the stream, and sleeps
+            sock.sendall(TAIL)
+            os._exit(0)
+        assert sock.recv(1) == b"" and os.waitpid(child, 0)[1] == 0
     if how == "half-child":
         child = os.fork()
         if child == 0:
@@ -189,6 +213,11 @@ def serve(port, how, at):
                 become("go-on", sock)
             if how in ("child-late", "child-close", "child-full", "child-both"):
                 go_on(sock.detach(), is_at_once=how == "child-both")
+                os._exit(0)
+            if how == "child-mute":
+                sock.sendall(b"!")
+                sock.shutdown(socket.SHUT_WR)
+                take_tail(sock.detach())
                 os._exit(0)
             if how == "child-later":
                 time.sleep(0.5)
@@ -260,6 +289,16 @@ def tail(fd):
     sock = socket.socket(fileno=fd)
     sock.sendall(TAIL)
     sock.close()
+
+
+def take_tail(fd):
+    sock = socket.socket(fileno=fd)
+    assert take(sock, len(TAIL) + 1) == TAIL
+    try:
+        sock.sendall(b"?")
+        raise AssertionError("sent behind the end")
+    except BrokenPipeError:
+        sock.close()
 
 
 def request(index):
@@ -348,6 +387,33 @@ def ask_half(host, port, at):
     print("every byte")
 
 
+def ask_split(host, port, at, end):
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    if end == "before":
+        sock.shutdown(socket.SHUT_WR)
+    assert take(sock, len(TAIL)) == TAIL
+    if end == "behind":
+        sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
+def ask_mute(host, port, at):
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    assert len(take(sock, 2)) < 2
+    # In pieces, some of which come when it is handed on.
+    for begin in range(0, len(TAIL), 8000):
+        sock.sendall(TAIL[begin : begin + 8000])
+        time.sleep(0.02)
+    sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
 def ask(host, port):
     dice = random.Random(7)
     sock = socket.create_connection((host, port), 60)
@@ -370,6 +436,10 @@ if __name__ == "__main__":
         ask(words[0], int(words[1]))
     elif command == "ask-half":
         ask_half(words[0], int(words[1]), int(words[2]))
+    elif command == "ask-split":
+        ask_split(words[0], int(words[1]), int(words[2]), words[3])
+    elif command == "ask-mute":
+        ask_mute(words[0], int(words[1]), int(words[2]))
     elif command == "ask-held":
         ask_held(words[0], int(words[1]), int(words[2]))
     elif command == "ask-late":
@@ -378,4 +448,4 @@ if __name__ == "__main__":
         ask_many(words[0], int(words[1]), int(words[2]), words[3])
     else:
         for word in words:
-            {"receive": receive, "go-on": go_on, "tail": tail}[command](int(word))
+            {"receive": receive, "go-on": go_on, "tail": tail, "take-tail": take_tail}[command](int(word))

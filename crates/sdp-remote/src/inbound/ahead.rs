@@ -1,7 +1,7 @@
 //! How much a reader could take, by both roads: for a program that waits until enough is there.
 
 use sdp_guard::{
-    consumer::Next,
+    consumer::{Consumer, Next},
     marker::{Kind, MARKER_LEN, Marker},
     scan,
 };
@@ -19,8 +19,32 @@ impl Inbound {
         io: &mut ReceiveContext<'_, R, C>,
         scratch: &mut [u8],
     ) -> u64 {
+        let (consumer, _) = self.walk(io, scratch);
+        consumer.taken().saturating_sub(self.consumer.taken())
+    }
+
+    /// The peer's RETURN, if it stands behind bytes that the program has not read and brings none: the position that it
+    /// names, once. It is taken when the program comes to it. `scratch` as in [`Inbound::readable`].
+    pub(crate) fn foresee_return<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        scratch: &mut [u8],
+    ) -> Option<u64> {
+        let (_, marker) = self.walk(io, scratch);
+        let marker = marker.filter(|marker| marker.follows == 0)?;
+        self.foreseen_return = Some(marker.stream);
+        self.foreseen_return
+    }
+
+    /// Goes on in thought, as far as the bytes reach: where that leads, and the RETURN that ends it.
+    fn walk<R: ReceiveQueue, C: Carrier>(
+        &mut self,
+        io: &mut ReceiveContext<'_, R, C>,
+        scratch: &mut [u8],
+    ) -> (Consumer, Option<Marker>) {
+        let mut returned = None;
         if self.returned.is_some() || self.consumer.is_leaving() {
-            return 0;
+            return (self.consumer.clone(), returned);
         }
         if let Some(rx) = io.rx.as_deref_mut() {
             // The call that takes a message reports an error in it.
@@ -47,6 +71,7 @@ impl Inbound {
                         consumer.read(payload as u64).is_ok().then_some(payload)
                     } else {
                         let marker = self.marker_at(rest, consumer.carrier());
+                        returned = marker.filter(|marker| marker.kind == Kind::Return);
                         let marker = marker.filter(|marker| marker.kind != Kind::Return);
                         marker.and_then(|marker| consumer.marker(marker).ok()).map(|()| MARKER_LEN)
                     };
@@ -56,7 +81,7 @@ impl Inbound {
                 Ok(Next::Return) | Err(_) => break,
             }
         }
-        consumer.taken().saturating_sub(self.consumer.taken())
+        (consumer, returned)
     }
 
     /// Bytes of payload before the first marker, at most `room`.

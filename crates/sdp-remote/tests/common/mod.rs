@@ -337,6 +337,13 @@ impl End {
         sent
     }
 
+    pub(crate) fn foresee_return(&mut self) -> Result<(), RecvError> {
+        let mut io =
+            ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
+        let ring = &mut self.ring;
+        sdp_remote::foresee_return(&mut self.outbound, &mut self.inbound, &mut io, ring)
+    }
+
     pub(crate) fn look(&mut self) -> Result<sdp_remote::Readable, RecvError> {
         let mut io =
             ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };

@@ -53,6 +53,8 @@ const COPY_HAS_IT: u32 = 7;
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
+/// How long apart a process that sleeps looks whether another one wants the stream with which it goes on.
+const ASKED_NS: u64 = 50_000_000;
 /// How long behind a fork a close gives the child to use the connection first.
 const CHILD_NS: u64 = 100_000_000;
 
@@ -175,7 +177,13 @@ fn stays(conn: &Conn, pair: &Pair, row: &Row, fd: c_int) -> bool {
     let may_leave = || leaving::copy_may_leave(conn, pair, fd);
     let is_unread = || carrier::is_over(fd) && carrier::queued(fd).is_ok_and(|unread| unread > 0);
     let is_whole = || is_unread() && leaving::is_on_carrier(conn, pair);
-    if !pair.is_copy() || may_leave() && !is_whole() {
+    // One that has ended its own direction meanwhile can ask for nothing more.
+    let is_mute = || {
+        row.claim.load(Ordering::Acquire) as u32 == COPY_HAS_IT
+            && pair.is_claimed()
+            && carrier::has_sent_end(fd)
+    };
+    if !pair.is_copy() || may_leave() && !is_whole() && !is_mute() {
         return false;
     }
     set(row, COPY_HAS_IT);
@@ -300,6 +308,44 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
         return is_whole;
     }
     leave_for_all(conn, pair, row, Some(fd))
+}
+
+/// How long a thread of the process that goes on with a stream may sleep before it looks whether another one wants it: that
+/// has no means to wake it. `None`: no other process has it.
+pub(super) fn sleep_bound(conn: &Conn, pair: &Pair) -> Option<u64> {
+    if !pair.is_forked.load(Ordering::Relaxed) || pair.is_copy() || pair.is_plain() {
+        return None;
+    }
+    let (row, (family, slot)) = conn.row_index().zip(process::family())?;
+    let is_shared = conn.has(Holders::Uncertain) || family.may_be_held_by_others(slot, row);
+    is_shared.then_some(ASKED_NS)
+}
+
+/// The program has read the end of the stream, and may call no more: a stream that another process has, too, is handed back
+/// now. The other end, which has ended it, need not answer; but a kernel that is full may not take what is unsent.
+#[cold]
+pub(super) fn has_read_all(conn: &Conn, pair: &Pair) {
+    let has_room = |fd| carrier::readiness(fd, libc::POLLOUT) & libc::POLLOUT != 0;
+    if sleep_bound(conn, pair).is_some()
+        && let Some(row) = conn.row()
+        && matches!(row.claim.load(Ordering::Acquire) as u32, OWNER_HAS_IT | ASKED)
+        && let Some(fd) = conn::number_of(conn)
+        && (leaving::is_all_sent(conn, pair) || has_room(fd))
+    {
+        leave_for_all(conn, pair, row, Some(fd));
+    }
+}
+
+/// Beside a wait for several descriptors: hands the stream back if another process wants it.
+pub(super) fn answer(conn: &Conn, pair: &Pair) {
+    let is_asked = |row: &Row| row.claim.load(Ordering::Acquire) as u32 == ASKED;
+    if pair.is_forked.load(Ordering::Relaxed)
+        && !pair.is_copy()
+        && !pair.is_plain()
+        && conn.row().is_some_and(is_asked)
+    {
+        claim(conn, pair, Use::Call);
+    }
 }
 
 /// The stream was handed back for another reason: tells the other process that has the connection.

@@ -190,9 +190,10 @@ pub(super) fn hand_back_ours(
         pair.is_leaving.store(false, Ordering::Release);
         return Handed::Back;
     }
-    // One that has ended its stream could not answer: where bytes of it are unread it is not asked.
-    let cannot_answer =
-        may_relay && carrier::is_over(fd) && matches!(look(conn), Some(Found::Bytes(_)));
+    // One that has ended its stream could not answer: where bytes of it are unread it is not asked. Nor does an end ask that
+    // has ended its own.
+    let is_unread = || carrier::is_over(fd) && matches!(look(conn), Some(Found::Bytes(_)));
+    let cannot_answer = may_relay && (carrier::has_sent_end(fd) || is_unread());
     let handed = if pair.is_copy() {
         match lose_link(conn, pair) {
             Some(()) if cannot_answer => Handed::Unanswered,
@@ -306,12 +307,17 @@ pub(super) fn is_on_carrier(conn: &Conn, pair: &Pair) -> bool {
     let is_read = |Receiving { inbound, .. }: &mut Receiving| {
         inbound.as_ref().is_some_and(Inbound::may_destroy)
     };
+    lose_link(conn, pair).is_some()
+        && pair.receiving(conn, is_read) == Some(true)
+        && is_all_sent(conn, pair)
+}
+
+/// Whether the other end has all that was sent, or the kernel has it.
+pub(super) fn is_all_sent(conn: &Conn, pair: &Pair) -> bool {
     let is_sent = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
         outbound.as_ref().is_some_and(|outbound| outbound.unacknowledged() == 0)
     };
-    lose_link(conn, pair).is_some()
-        && pair.receiving(conn, is_read) == Some(true)
-        && pair.sending(conn, is_sent) == Some(true)
+    pair.sending(conn, is_sent) == Some(true)
 }
 
 fn may_leave(conn: &Conn, pair: &Pair) -> bool {
@@ -393,14 +399,28 @@ pub(super) fn await_return(conn: &Conn, pair: &Pair, fd: c_int, until: &mut Opti
     if now >= *until.get_or_insert(now + LEAVE_NS) {
         return false;
     }
-    let _ = fd::poll_one(fd, libc::POLLIN, Some(LEAVE_SLEEP_NS as i64));
-    look(conn);
-    !is_return_lost(conn, pair, fd)
+    if is_return_lost(conn, pair, fd) {
+        return false;
+    }
+    if is_held(conn, pair) {
+        // Not by poll where payload is unread, which it would report again and again.
+        let _ = fd::poll_one(fd, return_event(fd), Some(LEAVE_SLEEP_NS as i64));
+    }
+    true
 }
 
-/// Whether the peer has gone without the RETURN that it has to send. After a look.
+/// The event that may bring the RETURN that a sender waits for: none where payload is unread, and one looks again after a
+/// moment.
+pub(super) fn return_event(fd: c_int) -> i16 {
+    let is_unread = carrier::queued(fd).is_ok_and(|unread| unread > 0);
+    if is_unread { 0 } else { libc::POLLIN }
+}
+
+/// Whether the peer has gone without the RETURN that it has to send. Looks for it.
 pub(super) fn is_return_lost(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
-    carrier::is_over(fd) && is_held(conn, pair)
+    // First: all that the peer has sent is here, then. What one look cannot see it may stand behind.
+    let has_all = carrier::is_over(fd) && carrier::queued(fd).is_ok_and(|n| n <= pair::RING as u64);
+    look(conn).is_some() && has_all && is_held(conn, pair)
 }
 
 /// Whether the sending half waits for the peer's RETURN.
@@ -424,6 +444,23 @@ pub(super) fn answer_leave(conn: &Conn, pair: &Pair) {
         let mut io = pair.context(None, &mut socket, ring);
         // The next call writes the rest.
         let _ = outbound.flush(&mut io);
+    });
+}
+
+/// Sees the RETURN for which the sending half waits, where it stands behind payload that the program has not read: under
+/// the receiving half's lock.
+#[cold]
+pub(super) fn foresee_return(
+    conn: &Conn,
+    pair: &Pair,
+    inbound: &mut Inbound,
+    io: &mut ReceiveContext<'_, VerbsRx, Socket<'_>>,
+) {
+    pair.try_sending(conn, |Sending { outbound, .. }, ring| {
+        if let Some(outbound) = outbound.as_mut().filter(|_| !pair.is_plain()) {
+            // What it finds wrong the next call finds, too.
+            let _ = sdp_remote::foresee_return(outbound, inbound, io, ring);
+        }
     });
 }
 

@@ -12,7 +12,7 @@ use super::{
     carrier_io::Socket,
     device,
     forked::{Use, claim},
-    leaving::{answer_leave, take_return},
+    leaving::{answer_leave, foresee_return, take_return},
     pair::{self, Pair, Receiving},
     places,
     show::note_arrival,
@@ -79,6 +79,9 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
             found = inbound.look(&mut io);
         }
         note_arrival(conn, shown, inbound.is_on_sdp(), false, &pair.shared);
+        if pair.shared.peer_leaves() && matches!(found, Ok(Readable::Bytes(_))) {
+            foresee_return(conn, pair, inbound, &mut io);
+        }
         match found {
             Ok(Readable::Bytes(n)) => Found::Bytes(inbound.stream().wrapping_add(n)),
             Ok(Readable::End) | Err(_) => Found::End,

@@ -61,7 +61,7 @@ pub(crate) use ending::{closed_by_exec, closing, exiting, settle};
 pub(crate) use forked::{HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
-use leaving::{await_return, is_held, is_plain, is_return_lost, take_return};
+use leaving::{await_return, is_held, is_plain, is_return_lost, return_event, take_return};
 pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes, unsent_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 pub(crate) use numbers::move_off;
@@ -240,12 +240,16 @@ fn send_behind(
             Wait::Carrier => (libc::POLLOUT, None),
             Wait::Unsegmented => (0, Some(wait::MORE_SLEEP_NS)),
             Wait::Credit { until } => (libc::POLLRDHUP, Some(until.saturating_sub(monotonic_ns()))),
-            Wait::Return => (libc::POLLIN, None),
+            Wait::Return => match return_event(conn.fd()) {
+                0 => (0, Some(wait::MORE_SLEEP_NS)),
+                event => (event, None),
+            },
         };
         let has_credit = || {
             device::drain();
             matches!(blocked, Wait::Credit { .. }) && gather(conn)
         };
+        let sleep = (sleep.0, sleep.1.into_iter().chain(forked::sleep_bound(conn, pair)).min());
         let (woken, has_rung) =
             wait::beside_queue_pair(conn, guard, sleep, until, mark, has_credit);
         match woken {
@@ -253,11 +257,8 @@ fn send_behind(
             wait::Woken::Look => {
                 device::heard(has_rung);
                 gather(conn);
-                if blocked == Wait::Return {
-                    look(conn);
-                    if is_return_lost(conn, pair, conn.fd()) {
-                        return partial(Errno::ECONNRESET);
-                    }
+                if blocked == Wait::Return && is_return_lost(conn, pair, conn.fd()) {
+                    return partial(Errno::ECONNRESET);
                 }
             }
             wait::Woken::TimedOut => return partial(Errno::EAGAIN),
@@ -456,7 +457,12 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
             (received, _) => received,
         };
         match received {
-            Ok(0) => return Ok(got),
+            Ok(0) => {
+                if wanted != 0 && !peeks {
+                    forked::has_read_all(conn, pair);
+                }
+                return Ok(got);
+            }
             Ok(n) => {
                 got += n;
                 has_spun = false;
@@ -500,6 +506,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         let events = if is_cut { 0 } else { libc::POLLIN };
         // Only the carrier wakes a thread that sleeps on a connection that has not met.
         let early = Early::begin(conn);
+        let bound = bound.into_iter().chain(forked::sleep_bound(conn, pair)).min();
         let bound = pair.watch.sleep(bound);
         let look = || {
             device::drain();
@@ -768,9 +775,10 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     for (_, pair) in pair::all() {
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
         if conn.acquire_live(Half::Send) {
+            forked::answer(conn, pair);
             gather(conn);
-            let at = tend_beside(conn, pair);
-            next = next.into_iter().chain(at).min();
+            let asked = forked::sleep_bound(conn, pair).map(|ns| monotonic_ns() + ns);
+            next = next.into_iter().chain(tend_beside(conn, pair)).chain(asked).min();
             conn.release(Half::Send);
         }
     }

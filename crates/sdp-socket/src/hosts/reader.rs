@@ -7,7 +7,7 @@
 use core::{ops::Range, ptr::from_ref, sync::atomic::Ordering};
 
 use libc::{c_int, iovec};
-use sdp_remote::{Leaving, ReceiveContext, RecvError, SendError, Wait};
+use sdp_remote::{Leaving, Outbound, ReceiveContext, RecvError, SendError, Wait};
 use sdp_sys::{
     errno::Errno,
     fd,
@@ -24,13 +24,16 @@ use super::{
     pair::{self, Pair, Receiving, Sending},
 };
 use crate::conn::{
-    Conn,
+    Conn, carrier,
     iovec::{Buffers, Landing},
 };
 
 /// How long apart it looks whether the rest of the bytes before messages of the queue pair has
 /// come.
 const LOOK_NS: i64 = 1_000_000;
+/// So many bytes are sent before the other end has answered, at most: when it has, and its program only sends, it must
+/// find RETURN among its kernel's unread bytes.
+const UNANSWERED_MAX: u64 = 32 * 1024;
 /// Memory for unread bytes grows by as much, and not beyond the second: that is as much as the
 /// other end's kernel may have, too.
 const PIECE: usize = 256 * 1024;
@@ -64,6 +67,10 @@ pub(crate) struct Reader<'a> {
     conn: &'a Conn,
     pair: &'static Pair,
     fd: c_int,
+    /// Up to this position of the stream bytes may be sent before the other end has answered.
+    unanswered_to: u64,
+    /// This end has ended its stream: no message can be sent.
+    is_mute: bool,
 }
 
 /// The result of [`Reader::write_due`].
@@ -74,6 +81,10 @@ pub(crate) enum Next {
     Guarded {
         /// This end's direction may end: no message is due, and no answer.
         may_end: bool,
+        /// The other end has to send its RETURN before this one may send.
+        is_held: bool,
+        /// [`Reader::send`] takes bytes when the carrier has room.
+        may_send: bool,
         /// The events to wait for on the carrier beside bytes to receive: POLLOUT or 0.
         events: i16,
     },
@@ -88,10 +99,13 @@ impl<'a> Reader<'a> {
     /// it did not come about, and the connection is lost.
     pub(crate) fn new(conn: &'a Conn, fd: c_int, unread: &mut Zeros) -> Option<(Self, usize)> {
         let (number, pair) = pair::of(conn)?;
-        let reader = Self { conn, pair, fd };
+        let is_mute = carrier::has_sent_end(fd);
+        let mut reader = Self { conn, pair, fd, unanswered_to: 0, is_mute };
         let mut len = pair.receiving(conn, |Receiving { inbound, .. }| {
             pair.sending(conn, |Sending { outbound, .. }, ring| {
-                let (at, len) = sdp_remote::read_on(outbound.as_mut()?, inbound.as_mut()?);
+                let outbound = outbound.as_mut()?;
+                let (at, len) = sdp_remote::read_on(outbound, inbound.as_mut()?);
+                reader.unanswered_to = outbound.stream().saturating_add(UNANSWERED_MAX);
                 copy_ring(ring, at, unread.get_mut(..len)?);
                 Some(len)
             })
@@ -181,40 +195,56 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sends all that can be sent now; at least one byte. EAGAIN: the carrier takes nothing now.
-    /// EBUSY: the other end has not sent its RETURN yet.
+    /// Sends all that can be sent now; at least one byte. EAGAIN: not now.
     pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let allowed = self.pair.sending(self.conn, |Sending { outbound, .. }, _| {
+            outbound.as_ref().map_or(0, |outbound| self.allowed(outbound))
+        });
+        let bytes = bytes.get(..allowed.unwrap_or(0)).unwrap_or(bytes);
+        if bytes.is_empty() {
+            return Err(Errno::EAGAIN);
+        }
         let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: one element, and the memory that it names outlives the call, which only reads.
         let buffers = unsafe { Buffers::new(&part, 1) }.ok_or(Errno::EINVAL)?;
         let sent = self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
             let mut socket = Socket::new(self.conn, self.fd);
             let mut io = self.pair.context(None, &mut socket, ring);
-            let outbound = outbound.as_mut()?;
-            Some((outbound.send(&mut io, &mut Vector(buffers), 0), outbound.is_held()))
+            Some(outbound.as_mut()?.send(&mut io, &mut Vector(buffers), 0))
         });
         match sent.flatten() {
-            Some((Ok(sent), _)) => Ok(sent),
-            Some((Err(SendError::Wait(_)), is_held)) => {
-                Err(if is_held { Errno(libc::EBUSY) } else { Errno::EAGAIN })
-            }
+            Some(Ok(sent)) => Ok(sent),
+            Some(Err(SendError::Wait(_))) => Err(Errno::EAGAIN),
             _ => Err(Errno::ECONNRESET),
         }
+    }
+
+    /// How many bytes may be sent before the other end answers. One that has ended its stream does not.
+    fn allowed(&self, outbound: &Outbound) -> usize {
+        let is_bound = outbound.has_asked() && !carrier::is_over(self.fd);
+        let left = self.unanswered_to.saturating_sub(outbound.stream());
+        if is_bound { left as usize } else { usize::MAX }
     }
 
     /// After each of these calls: writes the messages that are due to the other end. `None`: the
     /// connection is to be reset.
     pub(crate) fn write_due(&self) -> Option<Next> {
+        if self.is_mute {
+            let (is_held, may_send) = (false, false);
+            return Some(Next::Guarded { may_end: true, is_held, may_send, events: 0 });
+        }
         let written = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
             self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
                 let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
                 let mut socket = Socket::new(self.conn, self.fd);
                 let mut io = self.pair.context(None, &mut socket, ring);
                 let leaving = sdp_remote::tend_reader(outbound, inbound, &mut io).ok()?;
-                Some((leaving, outbound.may_end()))
+                let is_held = outbound.is_held();
+                let may_send = !is_held && self.allowed(outbound) != 0;
+                Some((leaving, (outbound.may_end(), is_held, may_send)))
             })
         });
-        let (leaving, may_end) = written.flatten().flatten()?;
+        let (leaving, (may_end, is_held, may_send)) = written.flatten().flatten()?;
         // Then the carrier counts as writable when the kernel has sent everything. 0: as for every socket.
         if matches!(leaving, Leaving::Waits(Wait::Unsegmented) | Leaving::Done) {
             let lowat = c_int::from(leaving != Leaving::Done);
@@ -223,8 +253,10 @@ impl<'a> Reader<'a> {
         }
         Some(match leaving {
             Leaving::Done => Next::Plain,
-            Leaving::Waits(Wait::Return) => Next::Guarded { may_end, events: 0 },
-            Leaving::Waits(_) => Next::Guarded { may_end, events: libc::POLLOUT },
+            Leaving::Waits(wait) => {
+                let events = if wait == Wait::Return { 0 } else { libc::POLLOUT };
+                Next::Guarded { may_end, is_held, may_send, events }
+            }
         })
     }
 }

@@ -123,6 +123,9 @@ impl Relay {
 pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     let (ours, other) = pair()?;
     copy_options(carrier, ours.raw());
+    if carrier::has_sent_end(carrier) {
+        let _ = fd::shutdown(ours.raw(), libc::SHUT_WR);
+    }
     let mut unread = Zeros::private(Reader::ROOM)?;
     let mut buffers = Buffers::new()?;
     let fds = [carrier, other.raw()];
@@ -592,10 +595,9 @@ impl<'a> Flow<'a> {
             Some(writer) => writer.send(rest),
             None => send_once(self.to, rest),
         };
-        self.is_held_up = sent == Err(Errno(libc::EBUSY));
         let sent = match sent {
             Ok(n) => n,
-            Err(Errno::EAGAIN | Errno(libc::EBUSY)) => return Ok(false),
+            Err(Errno::EAGAIN) => return Ok(false),
             Err(e) => return Err(e),
         };
         if self.first.is_empty() {
@@ -638,15 +640,19 @@ fn pump_until_both_end(
     let mut inward = Flow::new(carrier, other, first, inward);
     let mut outward = Flow::new(other, carrier, &[], outward);
     let (mut has_moved, mut may_end, mut sleep_ns) = (true, true, 0);
-    let mut is_over = [false; 2];
+    let (mut is_held, mut is_over) = (false, [false; 2]);
     while !(inward.is_done && outward.is_done) {
         let mut wanted = 0;
         match guard.as_ref().map(Reader::write_due) {
             None => {}
-            Some(Some(Next::Plain)) => (guard, may_end) = (None, true),
-            Some(Some(Next::Guarded { may_end: may, events })) => {
+            Some(Some(Next::Plain)) => {
+                (guard, may_end) = (None, true);
+                (is_held, outward.is_held_up) = (false, false);
+            }
+            Some(Some(Next::Guarded { may_end: may, is_held: held, may_send, events })) => {
                 // A program that has ended its stream does not answer any more.
                 (may_end, wanted) = (may || inward.is_done, events);
+                (is_held, outward.is_held_up) = (held, !may_send);
             }
             // Bytes that have come are delivered all the same.
             Some(None) => outward.is_broken = true,
@@ -684,7 +690,7 @@ fn pump_until_both_end(
         // The announcement of a program that has ended its stream and gone is still to be sent.
         let is_gone = is_other_over && (!outward.has_ended || outward.is_done);
         let brings_nothing = inward.is_broken || !has_moved && (is_gone || is_failing);
-        let takes_nothing = outward.is_broken || outward.is_held_up || is_carrier_over;
+        let takes_nothing = outward.is_broken || is_held || is_carrier_over;
         let is_lost = if inward.is_done { takes_nothing } else { brings_nothing };
         if is_lost && !(inward.is_done && outward.is_done) {
             // The kernel forgets a carrier whose program has gone after the end of its stream.
