@@ -22,10 +22,10 @@ PACKET, HEADER = 82, 16
 
 INPUTS = {
     # name: (value, what, where from)
-    "send": (2888, "user instructions of a send of one message", "counted, soft-RoCE's driver in it"),
-    "receive": (2340, "user instructions of a receive of one message", "counted, soft-RoCE's driver in it"),
-    "send-more": (1845, "user instructions of each further message of a send", "counted: 16 KiB are 5 messages"),
-    "receive-more": (2110, "user instructions of each further message of a receive", "counted: the same"),
+    "send": (1489, "user instructions of a send of one message", "counted, soft-RoCE's driver in it"),
+    "receive": (1270, "user instructions of a receive of one message", "counted, soft-RoCE's driver in it"),
+    "send-more": (1448, "user instructions of each further message of a send", "counted: 16 KiB are 5 messages"),
+    "receive-more": (1788, "user instructions of each further message of a receive", "counted: the same"),
     "send-copies": (2.0, "copies of a payload at the sender", "counted: kept for a resume, and the device's buffer"),
     "receive-copies": (1.0, "copies of a payload at the receiver", "counted"),
     "ghz": (3.0, "clock of the processor", "assumed"),
