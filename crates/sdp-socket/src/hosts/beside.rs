@@ -1,0 +1,126 @@
+//! Work for a connection that is done beside calls on it, and beside waits for several descriptors.
+
+use core::sync::atomic::Ordering;
+
+use sdp_remote::SendError;
+use sdp_shm::early;
+use sdp_sys::time::monotonic_ns;
+
+use super::{
+    IN_USE,
+    carrier_io::Socket,
+    device, ending, forked,
+    forked::{Use, is_copy},
+    gather, is_guarded, look, pair,
+    pair::{Pair, Sending},
+    reset,
+    show::note_lane,
+};
+use crate::{
+    conn::{self, Conn, Half, Waiters, carrier},
+    datapath::wait,
+    process,
+};
+
+/// Between two looks of a call: messages that are due to the other end are sent, attempts go on.
+/// When to come again at the latest, in monotonic nanoseconds. Slow.
+pub(super) fn look_around(conn: &Conn) -> Option<u64> {
+    let (number, pair) = pair::of(conn)?;
+    let fd = conn::number_of(conn)?;
+    if pair.is_plain() {
+        if !pair.is_copy() && pair.queue().is_some() && device::may_be_slow() {
+            ending::drop_link(number, pair);
+        }
+        return None;
+    }
+    // One that goes on by the carrier has its parent's place at the device.
+    if is_copy(conn) {
+        return None;
+    }
+    if !pair.shared.is_up() || pair.shared.is_link_dead() || !crate::wake::strangers::has_device() {
+        device::approach(conn, number, pair, fd);
+    }
+    // A connection that has not met has nothing to send beside.
+    if !is_guarded(conn) {
+        return None;
+    }
+    tend_beside(conn, pair)
+}
+
+/// [`tend`], beside a call or a wait of the program.
+///
+/// A peer that has closed answers anything on the carrier with a reset, which would take its end away from a reader. Behind
+/// the end of a queue pair it hears nothing more until the program has read the end, or calls to send or to close.
+fn tend_beside(conn: &Conn, pair: &Pair) -> Option<u64> {
+    let has_parted = pair.shared.is_link_dead() || !pair.shared.has_link();
+    let is_over = || conn::number_of(conn).is_none_or(carrier::is_over);
+    if has_parted && !pair.has_ended.load(Ordering::Acquire) && is_over() {
+        return None;
+    }
+    tend(conn, pair)
+}
+
+pub(super) fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {
+    if pair.is_plain() {
+        return None;
+    }
+    // The peer's PROOF stands on the carrier, which a program that only sends never reads.
+    if pair.shared.has_link() && !pair.shared.is_up() {
+        look(conn);
+    }
+    let is_ready = are_sleepers_armed(conn);
+    let next = pair.sending_for(conn, Use::Tend, |Sending { outbound, tx, .. }, ring| {
+        let outbound = outbound.as_mut().filter(|_| !pair.is_plain())?;
+        let fd = conn::number_of(conn)?;
+        if is_ready {
+            outbound.invite();
+        }
+        let was_on_sdp = outbound.is_on_sdp();
+        let mut socket = Socket::new(conn, fd);
+        let mut io = pair.context(tx.as_mut(), &mut socket, ring);
+        let next = outbound.tend(&mut io);
+        note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        Some(next)
+    })??;
+    match next {
+        Ok(at) => at,
+        Err(SendError::Wait(_)) => Some(monotonic_ns() + wait::MORE_SLEEP_NS),
+        Err(SendError::Carrier(_)) => None, // the program is told in its next call
+        Err(SendError::Broken(_)) => {
+            reset(conn);
+            None
+        }
+    }
+}
+
+/// Before a wait for several descriptors sleeps, and after it: messages that are due for each
+/// connection are sent, and the connection manager's events are handled; `has_met` as in
+/// [`take_new`]. After how many nanoseconds at the latest it is to be called again. Slow.
+pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
+    if !IN_USE.load(Ordering::Relaxed) || !device::may_be_slow() {
+        return None;
+    }
+    device::progress_if_ready();
+    let mut next: Option<u64> = None;
+    for (_, pair) in pair::all() {
+        let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
+        if conn.acquire_live(Half::Send) {
+            forked::answer(conn, pair);
+            gather(conn);
+            let asked = forked::sleep_bound(conn, pair).map(|ns| monotonic_ns() + ns);
+            next = next.into_iter().chain(tend_beside(conn, pair)).chain(asked).min();
+            conn.release(Half::Send);
+        }
+    }
+    device::take_new(has_met);
+    next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
+}
+
+/// Whether no thread can be asleep on the carrier alone.
+fn are_sleepers_armed(conn: &Conn) -> bool {
+    early::is_nobody_asleep(
+        conn.flags.word(),
+        Waiters::Early.bit(),
+        &process::fork_page::FORK_PAGE.busy.early,
+    )
+}
