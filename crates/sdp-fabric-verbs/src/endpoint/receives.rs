@@ -89,21 +89,25 @@ impl Core {
         }
         // The completion queue has room for one completion of each buffer.
         self.drain();
-        let is_free = |buffer: &usize| {
-            self.owners.get(*buffer).is_some_and(|owner| owner.load(Ordering::Relaxed) == FREE)
-        };
-        let mut buffers = (0..self.receives).filter(is_free);
+        // Other threads free buffers meanwhile, and take none.
+        let is_taken = |buffer: &usize| self.passes(*buffer, FREE, holder(index) | WAITS);
+        let mut buffers = (0..self.receives).filter(is_taken);
         for _ in 0..self.share(index) {
             let buffer = buffers.next().ok_or(Error::Full)?;
-            self.post_own(index, buffer, qp)?;
+            self.post_own(buffer, qp)?;
         }
         Ok(())
     }
 
-    fn post_own(&self, index: usize, buffer: usize, qp: RawQp) -> Result<(), Error> {
-        if let Some(owner) = self.owners.get(buffer) {
-            owner.store(holder(index) | WAITS, Ordering::Relaxed);
-        }
+    /// A buffer goes from one owner to the next; whether it was the first one's. In one step: what
+    /// is nobody's for a moment is another thread's for good.
+    fn passes(&self, buffer: usize, from: u16, to: u16) -> bool {
+        let Some(owner) = self.owners.get(buffer) else { return false };
+        owner.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The buffer's owner says that it waits there.
+    fn post_own(&self, buffer: usize, qp: RawQp) -> Result<(), Error> {
         // SAFETY: the caller's queue pair lives; a buffer of the region, which outlives it, and
         // which is this queue's alone until the queue pair is gone.
         unsafe { qp.post_receive(work_id::receive(buffer), self.piece(buffer, BUFFER)) }
@@ -123,34 +127,35 @@ impl Core {
 
     /// A message was read: its buffer waits for another. Whether the connection had it.
     pub(super) fn release(&self, index: usize, buffer: usize) -> bool {
-        let Some(owner) = self.owners.get(buffer) else { return false };
-        let taken =
-            owner.compare_exchange(holder(index), FREE, Ordering::Relaxed, Ordering::Relaxed);
-        if taken.is_err() {
-            return false;
+        if let Receives::Own = self.receive_queue {
+            return self.release_own(index, buffer);
         }
-        match &self.receive_queue {
-            Receives::Shared(_) => self.put_back(buffer),
-            Receives::Own => self.release_own(index, buffer),
+        let is_its = self.passes(buffer, holder(index), FREE);
+        if is_its {
+            self.put_back(buffer);
         }
-        true
+        is_its
     }
 
-    fn release_own(&self, index: usize, buffer: usize) {
+    fn release_own(&self, index: usize, buffer: usize) -> bool {
         let conn = self.place(index);
         // SAFETY: the pointer of a queue pair that lives while the caller's half does, or null.
         let qp = unsafe { RawQp::of(conn.qp.load(Ordering::Acquire)) };
-        let Some(qp) = qp.filter(|_| conn.error().is_none()) else { return };
-        if self.post_own(index, buffer, qp).is_err() && conn.fail(QpError::Fatal) {
+        let Some(qp) = qp.filter(|_| conn.error().is_none()) else {
+            return self.passes(buffer, holder(index), FREE);
+        };
+        let is_its = self.passes(buffer, holder(index), holder(index) | WAITS);
+        if is_its && self.post_own(buffer, qp).is_err() && conn.fail(QpError::Fatal) {
             self.wants_step(); // its peer was promised it
         }
+        is_its
     }
 
     /// Gives back all receive buffers of a connection: its queue pair and its halves are gone.
     pub(super) fn release_all(&self, index: usize) {
         for (buffer, owner) in self.owners.iter().enumerate() {
             if owner.load(Ordering::Relaxed) & !WAITS == holder(index) {
-                owner.store(FREE, Ordering::Relaxed);
+                owner.store(FREE, Ordering::Release);
                 self.put_back(buffer);
             }
         }
