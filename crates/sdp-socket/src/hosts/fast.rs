@@ -16,7 +16,7 @@ use sdp_sys::{count::Counting, pid, section, time::coarse_ns};
 use super::{
     Receiving, Sending,
     carrier_io::{NOT_ASKED, Socket},
-    device, look_around,
+    device, look_around, note_lane,
     pair::{self, Pair},
     show::Shown,
     watch,
@@ -130,17 +130,21 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
     if len == 0 || len > LONGEST || from.is_null() {
         return None;
     }
-    let sent = {
+    // Handlers that the section puts off interrupt the rest of the call.
+    let mark = section::mark();
+    let (sent, rest) = {
         let _section = section::Guard::enter();
         let InUse { conn, pair, .. } = &InUse::get(fd, Half::Send)?;
         let posts = |sending: &mut Sending, ring: &mut [u8]| {
             let Sending { outbound, tx, .. } = sending;
             let outbound = outbound.as_mut()?;
-            let before = outbound.counts().messages;
+            let (before, was_on_sdp) = (outbound.counts().messages, outbound.is_on_sdp());
             let mut carrier = Socket::new(conn, NOT_ASKED);
             let (shared, now) = (&pair.shared, coarse_ns());
             let mut io = SendContext { tx: tx.as_mut(), carrier: &mut carrier, ring, shared, now };
             let sent = outbound.send_steadily(&mut io, &mut Source { from, len });
+            // A completion may have told that the queue pair is gone.
+            note_lane(conn, was_on_sdp, outbound.is_on_sdp(), shared);
             let messages = outbound.counts().messages - before;
             let sent = Some(sent).filter(|n| *n != 0)?;
             count_moved(conn, Direction::Send, (sent, messages), outbound.credits());
@@ -149,20 +153,30 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
         let sent = pair.sending_quickly(conn, posts)??;
         watch::sent(conn, pair);
         conn.one_way.store(0, Ordering::Relaxed);
-        sent
+        // Behind the section the number may be another connection's.
+        let rest = if sent == len { None } else { ConnGuard::new(fd, Half::Send) };
+        (sent, rest.filter(|rest| core::ptr::eq(rest.conn(), *conn)))
     };
-    if sent == len { Some(len) } else { Some(send_rest(fd, from, (sent, len), flags)) }
+    match rest {
+        Some(rest) => Some(send_rest(&rest, from, (sent, len), flags, mark)),
+        None => Some(sent),
+    }
 }
 
 /// The bytes of a send behind those that were sent; how many there are then.
 #[cold]
-fn send_rest(fd: c_int, from: *const u8, (sent, len): (usize, usize), flags: c_int) -> usize {
-    let Some(conn) = ConnGuard::new(fd, Half::Send) else { return sent };
+fn send_rest(
+    conn: &ConnGuard,
+    from: *const u8,
+    (sent, len): (usize, usize),
+    flags: c_int,
+    mark: section::Mark,
+) -> usize {
     let whole = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
     // SAFETY: the program's buffer, as one element that lives on this stack.
     let buffers = unsafe { Buffers::new(&raw const whole, 1) };
     buffers.map_or(sent, |mut whole| {
-        super::send_behind(&conn, &mut whole, flags, sent).unwrap_or(sent)
+        super::send_behind(conn, &mut whole, flags, sent, mark).unwrap_or(sent)
     })
 }
 

@@ -157,15 +157,17 @@ pub(crate) fn shut_read(conn: &Conn) {
 
 /// A send call.
 pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
-    send_behind(conn, buffers, flags, 0)
+    send_behind(conn, buffers, flags, 0, section::mark())
 }
 
-/// A send call, of whose bytes `done` were sent.
+/// A send call that began at `mark`, of whose bytes `done` were sent, and which was counted if some
+/// were.
 fn send_behind(
     conn: &ConnGuard,
     buffers: &mut Buffers,
     flags: c_int,
     mut done: usize,
+    mut mark: section::Mark,
 ) -> Result<usize, Errno> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
         // Neither has a place in a message: from here on the kernel does all of it.
@@ -176,11 +178,11 @@ fn send_behind(
             _ => Err(Errno::ECONNRESET),
         };
     }
-    let mut mark = section::mark();
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
     let (vector, wanted) = (*buffers, buffers.left());
     buffers.advance(done);
+    let is_whole = done == 0;
     let mut deadline: Option<Option<u64>> = None;
     let mut held_until = None;
     loop {
@@ -209,7 +211,8 @@ fn send_behind(
                 buffers.advance(n);
                 conn.one_way.store(0, Ordering::Relaxed);
                 if done >= wanted {
-                    conn.calls[Half::Send as usize].fetch_add(1, Ordering::Relaxed);
+                    let calls = u32::from(is_whole);
+                    conn.calls[Half::Send as usize].fetch_add(calls, Ordering::Relaxed);
                     return Ok(done);
                 }
                 continue;
