@@ -103,14 +103,14 @@ impl Manager {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Its descriptor is `to` from here on, if it was `from`.
-    pub fn renumber(&self, from: i32, to: i32) {
+    /// Its descriptor is `to` from here on, if it was `from`: whether it was.
+    pub fn renumber(&self, from: i32, to: i32) -> bool {
         let changed = self.fd.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
         #[cfg(feature = "stand-in")]
         if let (Ok(_), Some(stand_in)) = (changed, crate::stand_in::installed()) {
             (stand_in.renumber)(from, to);
         }
-        let _ = changed;
+        changed.is_ok()
     }
 
     /// Writes a command. `T` has no padding that the kernel reads, and its `response`, if any, points to

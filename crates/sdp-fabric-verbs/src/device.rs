@@ -44,14 +44,23 @@ fn set_nonblocking(number: i32) {
     }
 }
 
-/// A descriptor that the library keeps at `at` is `to` from here on, if it was `from`.
+/// A descriptor that the library keeps at `at` is `to` from here on, if it was `from`: whether it was.
 ///
 /// # Safety
 /// A field of a live structure of the library's, whose functions read it alone.
-unsafe fn renumber(at: *mut c_int, from: i32, to: i32) {
+unsafe fn renumber(at: *mut c_int, from: i32, to: i32) -> bool {
     // SAFETY: the caller's; a number of a C structure has the size and place of an atomic one.
     let number = unsafe { AtomicI32::from_ptr(at) };
-    let _ = number.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    number.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+/// A descriptor that the library keeps at `at`, which another thread may change.
+///
+/// # Safety
+/// As for [`renumber`].
+unsafe fn number(at: *mut c_int) -> i32 {
+    // SAFETY: the caller's.
+    unsafe { AtomicI32::from_ptr(at) }.load(Ordering::SeqCst)
 }
 
 /// An open device.
@@ -135,18 +144,21 @@ fn open_in(
 
 impl Opened {
     /// The device file and that of asynchronous events.
-    pub const fn descriptors(&self) -> [i32; 2] {
-        // SAFETY: an open device; the thread that changes the numbers is the caller's.
-        unsafe { [(*self.at.as_ptr()).cmd_fd, (*self.at.as_ptr()).async_fd] }
+    pub fn descriptors(&self) -> [i32; 2] {
+        // SAFETY: fields of an open device.
+        self.fields().map(|at| unsafe { number(at) })
     }
 
-    /// One of them is `to` from here on, if it was `from`.
-    pub fn renumber(&self, from: i32, to: i32) {
+    /// One of them is `to` from here on, if it was `from`: whether it was.
+    pub fn renumber(&self, from: i32, to: i32) -> bool {
         // SAFETY: fields of an open device.
-        unsafe {
-            renumber(&raw mut (*self.at.as_ptr()).cmd_fd, from, to);
-            renumber(&raw mut (*self.at.as_ptr()).async_fd, from, to);
-        }
+        self.fields().into_iter().any(|at| unsafe { renumber(at, from, to) })
+    }
+
+    const fn fields(&self) -> [*mut c_int; 2] {
+        let context = self.at.as_ptr();
+        // SAFETY: an open device's structure; only addresses are computed.
+        unsafe { [&raw mut (*context).cmd_fd, &raw mut (*context).async_fd] }
     }
 
     /// The device's name, `rxe0` for example, as bytes.
@@ -289,13 +301,13 @@ impl Channel {
     }
 
     /// Its descriptor.
-    pub const fn descriptor(&self) -> i32 {
-        // SAFETY: a live channel; the thread that changes the number is the caller's.
-        unsafe { (*self.at.as_ptr()).fd }
+    pub fn descriptor(&self) -> i32 {
+        // SAFETY: a field of a live channel.
+        unsafe { number(&raw mut (*self.at.as_ptr()).fd) }
     }
 
-    /// It is `to` from here on, if it was `from`.
-    pub fn renumber(&self, from: i32, to: i32) {
+    /// It is `to` from here on, if it was `from`: whether it was.
+    pub fn renumber(&self, from: i32, to: i32) -> bool {
         // SAFETY: a field of a live channel.
         unsafe { renumber(&raw mut (*self.at.as_ptr()).fd, from, to) }
     }

@@ -21,6 +21,7 @@ use crate::{
     cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Times},
     device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Trouble},
     endpoint::{Conn, Core, Counts, INBOX, Receives, VerbsRx, VerbsTx},
+    numbers::Numbers,
     pool::{Region, Shared},
 };
 
@@ -237,23 +238,13 @@ impl VerbsFabric {
     /// The descriptors that this keeps open: device, its events, completion channel, connection
     /// manager. A thread that sleeps watches the last three.
     pub fn descriptors(&mut self) -> [i32; 4] {
-        let [file, events] = self.context.descriptors();
-        let channel = self.channel.descriptor();
-        let manager = self.slow().manager.as_ref().map_or(-1, |manager| manager.descriptor());
-        [file, events, channel, manager]
+        self.numbers().all()
     }
 
-    /// The one of them that is `from` is `to` from here on: another file is about to have that number. Threads that post or
-    /// poll meanwhile may still use it. With −1 for `to` the device is lost.
-    pub fn renumber(&mut self, from: i32, to: i32) {
-        if to < 0 && self.descriptors().contains(&from) {
-            self.core.break_down();
-        }
-        self.context.renumber(from, to);
-        self.channel.renumber(from, to);
-        if let Some(manager) = &self.slow().manager {
-            manager.renumber(from, to);
-        }
+    /// The same, for threads that have not the fabric. They go before it does.
+    pub fn numbers(&mut self) -> Numbers {
+        let manager = self.slow().manager.clone();
+        Numbers::new(self.core.clone(), self.context.clone(), self.channel.clone(), manager)
     }
 
     /// The channel becomes readable with the next completion; with `solicited_only`, with the next message that

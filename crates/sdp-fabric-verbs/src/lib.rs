@@ -27,6 +27,7 @@ mod entry;
 pub mod error;
 pub mod fabric;
 pub mod library;
+pub mod numbers;
 pub mod pool;
 #[cfg(feature = "stand-in")]
 pub mod stand_in;

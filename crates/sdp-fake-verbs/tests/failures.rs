@@ -381,6 +381,40 @@ fn who_has_no_shared_receive_queues() {
     }
 }
 
+/// Descriptors get other numbers while the fabric is in the middle of a step, and go on; one that
+/// gets none is the device's loss.
+#[test]
+fn numbers_change_without_the_fabric() {
+    let (_turn, network) = turn();
+    let mut device = Device::new(0);
+    let mut fabric = device.a.get();
+    let numbers = fabric.numbers();
+    for from in numbers.all() {
+        let to = sdp_sys::fd::duplicate_above(from, from + 1, false).expect("a number");
+        // Another thread's.
+        assert!(std::thread::scope(|scope| {
+            scope.spawn(|| numbers.renumber(from, to)).join().expect("no panic")
+        }));
+        assert!(!numbers.renumber(from, to), "once");
+        sdp_sys::fd::close(from);
+        assert!(fabric.descriptors().contains(&to) && !fabric.descriptors().contains(&from));
+    }
+    drop(fabric);
+    let mut pair = device.pair();
+    let options = SendOptions::default();
+    pair.a.tx.post_send(WorkId(1), b"header", &mut Text(b"text"), options).expect("room");
+    assert!(pair.b.rx.poll_receive().expect("alive").is_some());
+    assert!(!device.a.get().is_lost());
+
+    let [file, ..] = numbers.all();
+    assert!(numbers.renumber(file, -1));
+    sdp_sys::fd::close(file);
+    assert!(device.a.get().progress());
+    assert!(device.a.get().is_lost());
+    drop((numbers, pair, device));
+    assert_eq!(network.live(), Live::default());
+}
+
 #[test]
 fn roads_that_end() {
     let (_turn, network) = turn();

@@ -136,16 +136,16 @@ fn open_here(tuple: &Tuple) -> Result<*mut Device, Reason> {
         floor,
         ..Options::default()
     };
-    let fabric =
+    let mut fabric =
         VerbsFabric::open(&address(&tuple.local, tuple.interface), &options).map_err(reason)?;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
-    let (core, port) = (fabric.core(), fabric.device_port());
+    let (core, numbers, port) = (fabric.core(), fabric.numbers(), fabric.device_port());
     let mut name = [0; DEVICE_LEN];
     name.iter_mut().zip(fabric.device_name()).for_each(|(to, from)| *to = *from);
     // SAFETY: fresh memory of that size, aligned to a page.
     let device = unsafe {
-        at.write(Device { host: Host::new(fabric), core, name, port });
+        at.write(Device { host: Host::new(fabric), core, numbers, name, port });
         &mut *at
     };
     let [file, rest @ ..] = device.host.fabric().descriptors();

@@ -10,7 +10,9 @@ use core::{
 };
 
 use sdp_fabric_shm::identity::Tuple;
-use sdp_fabric_verbs::{endpoint::Core, fabric::VerbsFabric, pool::Shared as Owned};
+use sdp_fabric_verbs::{
+    endpoint::Core, fabric::VerbsFabric, numbers::Numbers, pool::Shared as Owned,
+};
 use sdp_remote::Host;
 use sdp_stats::{Reason, page::DEVICE_LEN};
 use sdp_sys::{section, time::monotonic_ns};
@@ -39,6 +41,7 @@ const GONE: u32 = 3;
 pub(super) struct Device {
     pub(super) host: Host<VerbsFabric, PAIRS>,
     pub(super) core: Owned<Core>,
+    pub(super) numbers: Numbers,
     /// Its name, zero padded, and its port's number.
     pub(super) name: [u8; DEVICE_LEN],
     pub(super) port: u8,
@@ -224,6 +227,16 @@ pub(super) fn with_core<R>(at: usize, step: impl FnOnce(&Core) -> R) -> Option<R
 
 /// [`with_core`], with the device's name and port.
 pub(super) fn with_names<R>(at: usize, step: impl FnOnce(&Core, &[u8], u8) -> R) -> Option<R> {
+    with(at, |device| step(&device.core, &device.name, device.port))
+}
+
+/// [`with_core`], with the numbers of its descriptors.
+pub(super) fn with_numbers<R>(at: usize, step: impl FnOnce(&Numbers) -> R) -> Option<R> {
+    with(at, |device| step(&device.numbers))
+}
+
+/// `step` leaves `host` alone.
+fn with<R>(at: usize, step: impl FnOnce(&Device) -> R) -> Option<R> {
     let place = get(at)?;
     if place.device.load(Ordering::Relaxed).is_null() {
         return None;
@@ -231,10 +244,10 @@ pub(super) fn with_names<R>(at: usize, step: impl FnOnce(&Core, &[u8], u8) -> R)
     let _section = section::Guard::enter();
     place.fast.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a mapping that is never given back; its content stays until no fast step is in
-    // progress, and a thread that closes it has taken the pointer away before it looks. `core`,
-    // `name` and `port` are not changed after it was opened.
+    // progress, and a thread that closes it has taken the pointer away before it looks. What is
+    // used, all but `host`, is not changed after it was opened.
     let device = unsafe { place.device.load(Ordering::SeqCst).as_ref() };
-    let done = device.map(|device| step(&device.core, &device.name, device.port));
+    let done = device.map(step);
     place.fast.fetch_sub(1, Ordering::SeqCst);
     done
 }
