@@ -558,21 +558,22 @@ impl RawQp {
     }
 
     /// Posts a list of requests, each of which names its pieces and the next one. Fast; one thread at
-    /// a time.
+    /// a time. On error the first that was not posted, as far as the device says which.
     ///
     /// # Safety
     /// As [`RawQp::post`], for each of them; null: nothing.
-    pub unsafe fn post_all(self, first: *mut abi::SendWr) -> Result<(), Error> {
+    pub unsafe fn post_all(self, first: *mut abi::SendWr) -> Result<(), *const abi::SendWr> {
         if first.is_null() {
             return Ok(());
         }
         let bad: Cell<*mut abi::SendWr> = Cell::new(core::ptr::null_mut());
         // SAFETY: a live queue pair, whose context is live; the requests are copied by the post.
-        unsafe {
+        let posted = unsafe {
             let context = (*self.0.as_ptr()).context;
-            let Some(post) = (*context).ops.post_send else { return Err(Error::NoDevice) };
+            let Some(post) = (*context).ops.post_send else { return Err(first) };
             done(post(self.0.as_ptr(), first, bad.as_ptr()), "post_send")
-        }
+        };
+        posted.map_err(|_| bad.get().cast_const())
     }
 
     /// Posts a request to the send queue. Fast; one thread at a time.

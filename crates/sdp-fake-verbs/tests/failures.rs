@@ -21,7 +21,7 @@ use sdp_fabric_verbs::{
 use sdp_fake_verbs::{Live, Network, Road, Step};
 use sdp_rdma::{
     fabric::{ReceiveQueue, SendOptions, SendQueue},
-    work::WorkId,
+    work::{Status, WorkId},
 };
 use sdp_remote::{RecvError, SendError};
 use sdp_sys::Errno;
@@ -413,6 +413,38 @@ fn numbers_change_without_the_fabric() {
     assert!(device.a.get().is_lost());
     drop((numbers, pair, device));
     assert_eq!(network.live(), Live::default());
+}
+
+/// The device takes some of the messages that it is given together, and refuses the rest: those have
+/// not gone well.
+#[test]
+fn a_device_refuses_some_of_a_list() {
+    const MESSAGES: u64 = 5;
+    for refused in 1..=MESSAGES {
+        let (_turn, network) = turn();
+        let mut device = Device::new(0);
+        let mut pair = device.pair();
+        let signalled = SendOptions { signalled: true, ..SendOptions::default() };
+        let calls = network.calls(Step::PostSend);
+        network.fail(Step::PostSend, calls + refused as u32, 1, libc::ENOMEM);
+        for id in 1..MESSAGES {
+            let mut payload = Text(&[id as u8; 300]);
+            pair.a.tx.post_send_before(WorkId(id), b"header", &mut payload, signalled).unwrap();
+        }
+        assert_eq!(pair.a.tx.poll_completion(), None, "nothing has gone");
+        let mut payload = Text(&[MESSAGES as u8; 300]);
+        let _ = pair.a.tx.post_send(WorkId(MESSAGES), b"header", &mut payload, signalled);
+        while device.advance() {}
+        let ends: Vec<_> = std::iter::from_fn(|| pair.a.tx.poll_completion()).collect();
+        let well = ends.iter().filter(|end| end.status == Status::Success);
+        let well: Vec<u64> = well.map(|end| end.id.0).collect();
+        assert_eq!(well, (1..refused).collect::<Vec<_>>(), "{refused}: {ends:?}");
+        let arrived = std::iter::from_fn(|| pair.b.rx.poll_receive().ok().flatten()).count();
+        assert_eq!(arrived as u64, refused - 1);
+        assert_eq!(ends.len() as u64, MESSAGES, "each is told of: {ends:?}");
+        drop((pair, device));
+        assert_eq!(network.live(), Live::default());
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A message that its caller lets wait ([`SendQueue::post_send_before`]) lies in its send buffer, and
 //! is not posted before the next one, or [`SendQueue::flush`]. Until then nobody else knows of it.
 //! From then on all of them are posted requests, whether the device has taken them or not: one that
-//! refuses some of them has failed the queue pair, whose last request ends them all.
+//! refuses some of them has failed the queue pair, whose last request ends them all; those that were
+//! refused are flushed then.
 //!
 //! [`SendQueue::post_send_before`]: sdp_rdma::fabric::SendQueue::post_send_before
 //! [`SendQueue::flush`]: sdp_rdma::fabric::SendQueue::flush
@@ -20,6 +21,7 @@ use crate::{
     abi::verbs as abi,
     device::RawQp,
     entry::{ASKED, Entry, KIND_SHIFT, NO_PLACE},
+    status::status_code,
 };
 
 /// Most messages that wait.
@@ -146,6 +148,24 @@ impl VerbsTx {
         // this stack, and copied by the post; a send buffer is its request's until that has ended.
         let posted = unsafe { qp.post_all(links.0) };
         let _ = own;
+        if let Err(refused) = posted {
+            // No completion tells of those from the refused one on; one that the device does not
+            // name may be any.
+            let waiting = requests.iter().take(chain.len());
+            let place = waiting.zip(0..).find(|(wr, _)| core::ptr::eq(*wr, refused));
+            let is_last = refused == links.1.cast_const();
+            let before = match place {
+                Some((_, before)) => before,
+                None if is_last => chain.len() as u32,
+                None => 0,
+            };
+            let mut at = first.wrapping_add(before);
+            while at != number {
+                let flushed = status_code(abi::WC_WR_FLUSH_ERR);
+                conn.entry(at).status.store(flushed, Ordering::Relaxed);
+                at = at.wrapping_add(1);
+            }
+        }
         conn.end_turn();
         if posted.is_err() && conn.fail(QpError::Fatal) {
             core.wants_step();

@@ -130,6 +130,19 @@ impl SendQueue for CreditedTx {
         self.learn();
         self.tx.post_send(id, header, payload, options)
     }
+    fn post_send_before(
+        &mut self,
+        id: WorkId,
+        header: &[u8],
+        payload: &mut impl Gather,
+        options: SendOptions,
+    ) -> Result<(), PostError> {
+        self.learn();
+        self.tx.post_send_before(id, header, payload, options)
+    }
+    fn flush(&mut self) {
+        self.tx.flush();
+    }
     fn post_read(
         &mut self,
         id: WorkId,
