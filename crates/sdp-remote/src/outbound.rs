@@ -39,9 +39,9 @@ const PIECE_MAX: u64 = 64 * 1024;
 const LATE_NS: [u64; 2] = [10_000_000, 15_000_000];
 const LATE_DOUBLES: u32 = 6;
 
-/// Markers about the meeting and the other half that are to be written.
 /// Bytes of payload that end a record before a marker: few, so that a kernel that has room takes them all.
 const RECORD_MOST: usize = 1024;
+/// Markers about the meeting and the other half that are to be written.
 const SAY_PROOF: u8 = 1 << 0;
 const SAY_DEAD: u8 = 1 << 1;
 

@@ -72,6 +72,31 @@ fn who_only_sends_sees_the_proof_behind_what_it_does_not_read() {
     assert_eq!(pair.connector.inbound.counts().markers, 1);
 }
 
+/// An end that only receives need not look around at each message: not before the peer is to be told
+/// of credits.
+#[test]
+fn an_end_that_only_receives_is_settled() {
+    let mut pair = Pair::new(1, options());
+    pair.meet();
+    let mut settled = [0; 2];
+    for _ in 0..100 {
+        let now = pair.world.now_ns();
+        let sent = pair.connector.send(500, now);
+        assert!(matches!(sent, Ok(500) | Err(SendError::Wait(_))), "{sent:?}");
+        pair.world.run();
+        while pair.acceptor.recv(1000, false).is_ok() {
+            let acceptor = &pair.acceptor;
+            assert!(!acceptor.outbound.is_on_sdp());
+            settled[usize::from(acceptor.outbound.is_steadily_settled(&acceptor.shared))] += 1;
+        }
+        for of in 0..2 {
+            assert!(pair.end(of).tend(now).is_ok());
+        }
+        pair.world.run();
+    }
+    assert!(settled[1] > settled[0] && settled[0] > 0, "{settled:?}");
+}
+
 /// Queue pairs that end before their proofs, one after the other: each end keeps seals of four attempts at most, and
 /// forgets them as the peer's markers come. The connection meets in the end.
 #[test]
@@ -186,6 +211,24 @@ struct Sums {
     spills: u64,
     skipped: u64,
     meetings: u32,
+    /// Sends and receives that needed nothing but the queue pair.
+    steady: [u64; 2],
+}
+
+impl Sums {
+    const NONE: Self = Self {
+        bytes: 0,
+        carrier_bytes: 0,
+        resumes: 0,
+        spills: 0,
+        skipped: 0,
+        meetings: 0,
+        steady: [0; 2],
+    };
+
+    fn add_steady(&mut self, steady: [u64; 2]) {
+        self.steady.iter_mut().zip(steady).for_each(|(sum, more)| *sum += more);
+    }
 }
 
 fn story(seed: u64, faults: FaultOptions, kills: usize, steps: usize) -> Sums {
@@ -198,9 +241,9 @@ fn story(seed: u64, faults: FaultOptions, kills: usize, steps: usize) -> Sums {
     pair.acceptor.outbound.allow_sdp();
     pair.connector.outbound.allow_sdp();
     settle(&mut pair);
-    let mut sums =
-        Sums { bytes: 0, carrier_bytes: 0, resumes: 0, spills: 0, skipped: 0, meetings: 0 };
+    let mut sums = Sums::NONE;
     for of in 0..2 {
+        sums.add_steady(pair.end(of).steady);
         let (inbound, outbound) = (pair.end(of).inbound.counts(), pair.end(of).outbound.counts());
         sums.bytes += inbound.bytes;
         sums.carrier_bytes += inbound.carrier_bytes;
@@ -213,8 +256,7 @@ fn story(seed: u64, faults: FaultOptions, kills: usize, steps: usize) -> Sums {
 }
 
 fn stories(seeds: std::ops::Range<u64>, faults: FaultOptions, kills: usize) -> Sums {
-    let mut all =
-        Sums { bytes: 0, carrier_bytes: 0, resumes: 0, spills: 0, skipped: 0, meetings: 0 };
+    let mut all = Sums::NONE;
     for seed in seeds {
         let one = story(seed, faults, kills, 3000);
         all.bytes += one.bytes;
@@ -223,7 +265,9 @@ fn stories(seeds: std::ops::Range<u64>, faults: FaultOptions, kills: usize) -> S
         all.spills += one.spills;
         all.skipped += one.skipped;
         all.meetings += one.meetings;
+        all.add_steady(one.steady);
     }
+    assert!(all.steady.iter().all(|calls| *calls > 0), "{:?}", all.steady);
     all
 }
 

@@ -26,18 +26,20 @@ impl Outbound {
         shared.is_steady()
             && self.stage == Stage::Up
             && self.is_invite_sent
-            && self.says == 0
-            && !self.must_hold
-            && self.partial.is_none()
+            && !self.has_backlog()
             && self.leave == Leave::No
             && self.producer.is_steady()
     }
 
-    /// [`Outbound::is_settled`] behind messages that were taken off the queue pair, for a half that
-    /// is steady: whether the peer need not be told of its credits now.
+    /// [`Outbound::is_settled`] behind messages that were taken off the queue pair: whether the peer
+    /// need not be told of its credits now. Also of a half that has sent nothing by it.
     #[inline]
     pub fn is_steadily_settled(&self, shared: &Shared) -> bool {
-        self.is_steady(shared) && !self.source.owes_update(shared.ack())
+        shared.is_steady()
+            && self.stage == Stage::Up
+            && self.is_invite_sent
+            && !self.has_backlog()
+            && !self.source.owes_update(shared.ack())
     }
 
     /// Posts the bytes of `payload`, where nothing but that is to be done. How many; 0: none, and

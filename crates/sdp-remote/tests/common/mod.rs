@@ -78,6 +78,9 @@ pub(crate) struct End {
     pub(crate) nonces: u64,
     /// Meetings that came about.
     pub(crate) begun: u32,
+    /// Calls, and those that were done steadily: of sends and of receives.
+    calls: [u64; 2],
+    pub(crate) steady: [u64; 2],
 }
 
 pub(crate) const NUMBER: u32 = 7;
@@ -123,7 +126,16 @@ impl End {
             has_asked: false,
             nonces: u64::from(role == Role::Acceptor),
             begun: 0,
+            calls: [0; 2],
+            steady: [0; 2],
         }
+    }
+
+    /// Whether the next call is made as the socket layer does; now and then it is made as it did
+    /// before.
+    fn begins_steadily(&mut self, half: usize) -> bool {
+        self.calls[half] += 1;
+        !self.calls[half].is_multiple_of(3)
     }
 
     fn nonce(&mut self) -> [u8; 8] {
@@ -210,12 +222,13 @@ impl End {
 
     pub(crate) fn send(&mut self, len: usize, now: u64) -> Result<usize, SendError> {
         let mut text = Text { stream: self.stream_out, position: self.sent, len };
+        let begins_steadily = self.begins_steadily(0);
         let mut io = send_context!(self, now);
-        // As the socket layer does, and now and then as it did before.
-        let steadily = match self.sent.is_multiple_of(3) {
-            true => 0,
-            false => self.outbound.send_steadily(&mut io, &mut text),
+        let steadily = match begins_steadily {
+            true => self.outbound.send_steadily(&mut io, &mut text),
+            false => 0,
         };
+        self.steady[0] += u64::from(steadily != 0);
         let sent = match steadily {
             0 => self.outbound.send(&mut io, &mut text, 0)?,
             sent => sent,
@@ -238,13 +251,14 @@ impl End {
 
     pub(crate) fn recv(&mut self, room: usize, is_peek: bool) -> Result<usize, RecvError> {
         let mut check = Check { stream: self.stream_in, position: self.received, room };
+        let begins_steadily = !is_peek && self.begins_steadily(1);
         let mut io =
             ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };
-        // As the socket layer does, and now and then as it did before.
-        let steadily = match is_peek || self.received.is_multiple_of(3) {
-            true => 0,
-            false => self.inbound.recv_steadily(&mut io, &mut check)?,
+        let steadily = match begins_steadily {
+            true => self.inbound.recv_steadily(&mut io, &mut check)?,
+            false => 0,
         };
+        self.steady[1] += u64::from(steadily != 0);
         let mut got = match steadily {
             0 => self.inbound.recv(&mut io, &mut check, is_peek),
             got => Ok(got),
