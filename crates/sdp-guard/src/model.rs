@@ -70,7 +70,8 @@ enum Word {
 #[derive(Debug, Clone, Hash)]
 struct State {
     producer: Producer<WINDOW>,
-    slots: [Option<u64>; WINDOW],
+    /// The bytes that are kept, each at its stream position, as far as there is room.
+    ring: [Option<u64>; WINDOW],
     mseq: u32,
     switches: u32,
     returned: Vec<u64>,
@@ -101,9 +102,10 @@ fn text<E: std::fmt::Debug>(error: E) -> String {
 
 impl State {
     fn free(&mut self) {
-        while let Some(slot) = self.producer.take_free_slot() {
-            self.slots[usize::from(slot)] = None;
-        }
+        self.producer.free();
+        // What is not kept may be written over at any time.
+        let from = self.producer.unacknowledged_from();
+        self.ring.iter_mut().for_each(|kept| *kept = kept.filter(|unit| *unit >= from));
     }
 
     fn deliver(&mut self, unit: u64) -> Result {
@@ -137,8 +139,10 @@ impl State {
                 self.carrier.push(Item::Payload(unit));
                 self.producer.wrote_backlog(1);
             }
-            Piece::Slot { slot, .. } => {
-                let unit = self.slots[usize::from(slot)].ok_or("a slot was used again")?;
+            Piece::Kept { stream, .. } => {
+                let is_it = |kept: &&Option<u64>| **kept == Some(stream);
+                let unit = self.ring.iter().find(is_it).copied().flatten();
+                let unit = unit.ok_or("bytes were forgotten")?;
                 self.carrier.push(Item::Payload(unit));
                 self.producer.wrote_backlog(1);
             }
@@ -149,7 +153,6 @@ impl State {
 
     fn arrives(&mut self) -> Result {
         let (mseq, message) = self.wire.remove(0);
-        self.producer.completed(mseq);
         if self.folded {
             // The owner drops it, and says nothing.
             return Ok(());
@@ -189,14 +192,14 @@ impl Half {
                 Ok(())
             });
         }
-        let room = s.slots[..self.window].iter().position(Option::is_none);
-        if let (Ok(()), Some(slot), true) = (p.may_post(), room, more) {
+        let has_room = p.stream() - p.unacknowledged_from() < self.window as u64;
+        if p.may_post().is_ok() && has_room && more {
             add("payload by SDP", &|s| {
                 let unit = s.producer.stream();
                 s.mseq += 1;
-                s.slots[slot] = Some(unit);
+                s.ring[unit as usize % self.window] = Some(unit);
                 s.post(Message::Data(unit));
-                s.producer.posted(s.mseq, slot as u16, 1).map_err(text)
+                s.producer.posted(s.mseq, 1).map_err(text)
             });
         }
         if p.lane() == Lane::Sdp {
@@ -428,7 +431,7 @@ impl Model for Half {
     fn start(&self) -> State {
         State {
             producer: Producer::new(0),
-            slots: [None; WINDOW],
+            ring: [None; WINDOW],
             mseq: 0,
             switches: 0,
             returned: Vec::new(),

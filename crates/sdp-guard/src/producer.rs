@@ -1,7 +1,7 @@
 //! The sending side of one half: which lane, which bytes to keep, where to resume.
 //!
 //! Plain state under the half's outbound lock, in memory that fork children share. The caller owns
-//! sockets, queue pair and slots; it asks before it sends and reports the bytes that were taken.
+//! sockets, queue pair and memory; it asks before it sends and reports the bytes that were taken.
 //!
 //! | lane | event | becomes |
 //! |---|---|---|
@@ -46,7 +46,7 @@ pub enum Refusal {
     Link,
     /// A resume is being written to the carrier; new bytes wait.
     Backlog,
-    /// All slots are kept.
+    /// As many messages are kept as can be.
     Slots,
     /// 2³¹ switches, or positions beyond 64 bits.
     Exhausted,
@@ -65,14 +65,12 @@ pub enum Broken {
     Unasked,
 }
 
-/// A message whose bytes are kept until it is completed *and* acknowledged, or sent again.
+/// A message whose bytes are kept until it is acknowledged, or sent again. The device reads a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Kept {
     stream: u64,
     len: u32,
     mseq: u32,
-    slot: u16,
-    completed: bool,
 }
 
 /// Bytes to be written to the carrier before any new ones.
@@ -100,12 +98,10 @@ pub enum Piece {
         /// How many.
         len: u32,
     },
-    /// Bytes of a slot.
-    Slot {
-        /// Which.
-        slot: u16,
-        /// Offset of the first in the message's payload.
-        offset: u32,
+    /// Bytes of a message that are kept.
+    Kept {
+        /// Stream position of the first.
+        stream: u64,
         /// How many.
         len: u32,
     },
@@ -122,7 +118,7 @@ pub struct Switch {
     pub stream: u64,
 }
 
-/// The sending side; `N` send slots can be kept.
+/// The sending side; the bytes of `N` messages can be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Producer<const N: usize> {
     lane: Lane,
@@ -143,7 +139,7 @@ pub struct Producer<const N: usize> {
 impl<const N: usize> Producer<N> {
     /// At the first meeting: the bytes that the kernel had been given by then are both positions.
     pub const fn new(position: u64) -> Self {
-        let none = Kept { stream: 0, len: 0, mseq: 0, slot: 0, completed: false };
+        let none = Kept { stream: 0, len: 0, mseq: 0 };
         Self {
             lane: Lane::Kernel,
             link: Link::None,
@@ -215,8 +211,8 @@ impl<const N: usize> Producer<N> {
         (self.acknowledged.wrapping_sub(mseq) as i32) >= 0
     }
 
-    /// A new queue pair is proven in both directions; the old one is destroyed, so nothing of it is
-    /// kept by a device. The first message has the sequence 1.
+    /// A new queue pair is proven in both directions; the old one is destroyed. The first message has
+    /// the sequence 1.
     ///
     /// # Errors
     /// The half is not on the kernel lane with everything written.
@@ -241,11 +237,9 @@ impl<const N: usize> Producer<N> {
         }
     }
 
-    /// The dead queue pair was drained and destroyed: no device reads a slot any more.
-    pub fn link_destroyed(&mut self) {
+    /// The dead queue pair was drained and destroyed: it acknowledges nothing any more.
+    pub const fn link_destroyed(&mut self) {
         self.link = Link::None;
-        let count = usize::from(self.count);
-        self.kept.iter_mut().take(count).for_each(|kept| kept.completed = true);
     }
 
     /// The next payload goes by SDP. Post the switch first, then call [`Self::posted`].
@@ -287,42 +281,19 @@ impl<const N: usize> Producer<N> {
         self.posted = mseq;
     }
 
-    /// A message with `len` bytes of new payload from `slot` was posted.
-    ///
-    /// # Errors
-    /// As [`Self::may_post`], which the caller has asked.
-    pub fn posted(&mut self, mseq: u32, slot: u16, len: u32) -> Result<(), Refusal> {
-        self.keep(Kept { stream: self.stream, len, mseq, slot, completed: false })
-    }
-
-    /// [`Self::posted`] of a message whose bytes the device does not read where they are kept: as if
-    /// it had completed at once.
+    /// A message with `len` bytes of new payload was posted.
     ///
     /// # Errors
     /// As [`Self::may_post`], which the caller has asked.
     #[inline]
-    pub fn posted_copy(&mut self, mseq: u32, len: u32) -> Result<(), Refusal> {
-        self.keep(Kept { stream: self.stream, len, mseq, slot: 0, completed: true })
-    }
-
-    #[inline]
-    fn keep(&mut self, kept: Kept) -> Result<(), Refusal> {
+    pub fn posted(&mut self, mseq: u32, len: u32) -> Result<(), Refusal> {
         self.may_post()?;
         let place = self.kept.get_mut(usize::from(self.count)).ok_or(Refusal::Slots)?;
-        let Kept { len, mseq, .. } = kept;
-        *place = kept;
+        *place = Kept { stream: self.stream, len, mseq };
         self.count += 1;
         self.posted = mseq;
         self.stream = self.stream.checked_add(u64::from(len)).ok_or(Refusal::Exhausted)?;
         Ok(())
-    }
-
-    /// The device has done its part with everything up to this message.
-    pub fn completed(&mut self, mseq: u32) {
-        let count = usize::from(self.count);
-        for kept in self.kept.iter_mut().take(count) {
-            kept.completed |= (mseq.wrapping_sub(kept.mseq) as i32) >= 0;
-        }
     }
 
     /// The peer's software has everything up to this message in its inbox. An old number says nothing.
@@ -343,17 +314,7 @@ impl<const N: usize> Producer<N> {
         Ok(())
     }
 
-    /// A slot that may be used again: completed, and acknowledged or written to the carrier.
-    pub fn take_free_slot(&mut self) -> Option<u16> {
-        let oldest = *self.all_kept().first()?;
-        if !self.is_free(&oldest) {
-            return None;
-        }
-        self.drop_first(1);
-        Some(oldest.slot)
-    }
-
-    /// Takes all slots that may be used again, for a caller whose messages have no slots.
+    /// Forgets the messages whose bytes need not be kept any more.
     #[inline]
     pub fn free(&mut self) {
         let free = self.all_kept().iter().take_while(|kept| self.is_free(kept)).count();
@@ -365,13 +326,12 @@ impl<const N: usize> Producer<N> {
     #[inline]
     fn is_free(&self, kept: &Kept) -> bool {
         let end = kept.stream + u64::from(kept.len);
-        let needed = match (self.lane, self.backlog) {
+        match (self.lane, self.backlog) {
             // RETURN may ask for anything that was not acknowledged.
-            (Lane::Sdp | Lane::Held, _) => self.is_unacknowledged(kept),
-            (_, Some(backlog)) => end > backlog.from,
-            (_, None) => false,
-        };
-        !needed && kept.completed
+            (Lane::Sdp | Lane::Held, _) => !self.is_unacknowledged(kept),
+            (_, Some(backlog)) => end <= backlog.from,
+            (_, None) => true,
+        }
     }
 
     #[inline]
@@ -388,8 +348,8 @@ impl<const N: usize> Producer<N> {
         self.count = count.saturating_sub(gone) as u16;
     }
 
-    /// A message whose bytes only this end has for certain. One that was sent again by the carrier
-    /// and is only kept for the device is not.
+    /// A message whose bytes only this end has for certain. One that was sent again by the carrier,
+    /// and was not forgotten yet, is not.
     #[inline]
     fn is_unacknowledged(&self, kept: &Kept) -> bool {
         kept.stream >= self.settled && !self.is_acknowledged(kept.mseq)
@@ -505,7 +465,7 @@ impl<const N: usize> Producer<N> {
         };
         let kept = self.all_kept().iter().find(holds)?;
         let offset = (backlog.from - kept.stream) as u32;
-        Some(Piece::Slot { slot: kept.slot, offset, len: kept.len - offset })
+        Some(Piece::Kept { stream: backlog.from, len: kept.len - offset })
     }
 
     /// The kernel took a marker of this half, KERNEL or RAW, whole.

@@ -790,7 +790,7 @@ impl Outbound {
                 }
                 Err(_) => break,
             }
-            if self.producer.posted_copy(outgoing.message().header.mseq, len as u32).is_err() {
+            if self.producer.posted(outgoing.message().header.mseq, len as u32).is_err() {
                 // Cannot be: `room` has asked.
                 self.link_died(io.shared);
                 break;

@@ -159,7 +159,7 @@ impl Outbound {
                 self.producer.wrote_backlog(sent as u32);
                 Ok(())
             }
-            Piece::Slot { .. } => {
+            Piece::Kept { .. } => {
                 let Some(backlog) = self.producer.backlog() else { return Ok(()) };
                 let len = backlog.to.saturating_sub(backlog.from).min(PIECE_MAX) as usize;
                 let pieces = ring_pieces(io.ring, backlog.from, len);

@@ -99,7 +99,7 @@ impl Outbound {
                 break;
             }
             self.source.commit_plain(ack, &header);
-            let _ = self.producer.posted_copy(header.mseq, len as u32); // `may_post` has said so
+            let _ = self.producer.posted(header.mseq, len as u32); // `may_post` has said so
             self.last = header.mseq;
             self.silent += 1;
             if signalled {
