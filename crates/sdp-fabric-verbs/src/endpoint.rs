@@ -298,7 +298,7 @@ impl Core {
 
     fn take_message(&self, wc: &abi::Wc, buffer: usize) {
         let Some(owner) = self.owners.get(buffer) else { return };
-        let index = self.by_number(wc.qp_num);
+        let index = self.receiver(wc);
         let conn = index.and_then(|index| self.conn(index));
         let (Some(index), Some(conn)) = (index, conn) else {
             return self.put_back(buffer); // a queue pair that is gone

@@ -27,28 +27,33 @@ impl Owner {
         self.0 | number as u64
     }
 
+    /// Of a receive buffer in its own queue.
+    pub(crate) const fn receive(self, buffer: usize) -> u64 {
+        IS_RECEIVE | self.request(buffer as u32)
+    }
+
     /// Of the one that reports that all before it have ended; `number`: behind the last of them.
     pub(crate) const fn last(self, number: u32) -> u64 {
         IS_LAST | self.request(number)
     }
 }
 
-/// Of a receive buffer.
+/// Of a receive buffer in the queue of all.
 pub(crate) const fn receive(buffer: usize) -> u64 {
     IS_RECEIVE | buffer as u64
 }
 
 /// The receive buffer; `None`: it is a request's.
 pub(crate) const fn buffer_of(id: u64) -> Option<usize> {
-    if id & IS_RECEIVE != 0 { Some((id & !IS_RECEIVE) as usize) } else { None }
+    if id & IS_RECEIVE != 0 { Some(id as u32 as usize) } else { None }
 }
 
-/// The place of a request's connection.
+/// The place of the connection of a request, or of a queue of its own.
 pub(crate) const fn place_of(id: u64) -> usize {
     (id >> PLACE_SHIFT & 0xffff) as usize
 }
 
-/// Whether the request is of the connection that has the place now.
+/// Whether it is of the connection that has the place now.
 pub(crate) const fn is_of(id: u64, generation: u32) -> bool {
     ((id >> GENERATION_SHIFT) as u32 ^ generation) & GENERATION == 0
 }
@@ -74,5 +79,8 @@ mod tests {
             }
         }
         assert_eq!(buffer_of(receive(1023)), Some(1023));
+        let own = Owner::new(127, 5).receive(1023);
+        assert_eq!((buffer_of(own), place_of(own)), (Some(1023), 127));
+        assert!(is_of(own, 5) && !is_of(own, 6));
     }
 }

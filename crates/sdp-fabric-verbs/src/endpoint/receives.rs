@@ -15,6 +15,7 @@ use sdp_sys::Errno;
 use super::Core;
 use crate::{
     Error,
+    abi::verbs as abi,
     budget::{BUFFER, RESERVE},
     device::{Pd, RawQp, SharedReceives, Srq},
     work_id,
@@ -94,7 +95,7 @@ impl Core {
         let mut buffers = (0..self.receives).filter(is_taken);
         for _ in 0..self.share(index) {
             let buffer = buffers.next().ok_or(Error::Full)?;
-            self.post_own(buffer, qp)?;
+            self.post_own(index, buffer, qp)?;
         }
         Ok(())
     }
@@ -107,10 +108,20 @@ impl Core {
     }
 
     /// The buffer's owner says that it waits there.
-    fn post_own(&self, buffer: usize, qp: RawQp) -> Result<(), Error> {
+    fn post_own(&self, index: usize, buffer: usize, qp: RawQp) -> Result<(), Error> {
+        let id = self.place(index).owner(index).receive(buffer);
         // SAFETY: the caller's queue pair lives; a buffer of the region, which outlives it, and
         // which is this queue's alone until the queue pair is gone.
-        unsafe { qp.post_receive(work_id::receive(buffer), self.piece(buffer, BUFFER)) }
+        unsafe { qp.post_receive(id, self.piece(buffer, BUFFER)) }
+    }
+
+    /// The place of a completed receive's connection. The number of a queue pair that is gone may be
+    /// another's: a queue of its own names the connection.
+    pub(super) fn receiver(&self, wc: &abi::Wc) -> Option<usize> {
+        let index = self.by_number(wc.qp_num)?;
+        let generation = self.place(index).generation.load(Ordering::Relaxed);
+        let is_its = work_id::place_of(wc.wr_id) == index && work_id::is_of(wc.wr_id, generation);
+        (self.receive_queue.shared().is_some() || is_its).then_some(index)
     }
 
     /// The message of a completion is nobody's: its queue pair has failed, or is gone.
@@ -145,7 +156,7 @@ impl Core {
             return self.passes(buffer, holder(index), FREE);
         };
         let is_its = self.passes(buffer, holder(index), holder(index) | WAITS);
-        if is_its && self.post_own(buffer, qp).is_err() && conn.fail(QpError::Fatal) {
+        if is_its && self.post_own(index, buffer, qp).is_err() && conn.fail(QpError::Fatal) {
             self.wants_step(); // its peer was promised it
         }
         is_its
