@@ -266,6 +266,7 @@ def test_many_connections_in_little_memory(hosts):
     server = hosts.start(0, "server", "serve", PORT, "--async", before=limits)
     hosts.listens()
     all_have_met = hosts.path / "all"
+    # Rounds until all have met, on a busy machine, too.
     options = ["--connections", 140, "--rounds", 400, "--async", "--pace", 0.1, "--pace-until", all_have_met]
     client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *options, before=limits)
     end = time.monotonic() + LIMIT_S

@@ -113,6 +113,10 @@ where
     if outbound.is_plain() && inbound.is_plain() {
         return Ok(Leaving::Done);
     }
+    if outbound.is_plain() && !outbound.has_asked() {
+        // RETURN was foreseen, and this end may say nothing more: what is unread before it cannot go back.
+        return Err(LeaveError::Receive(RecvError::Cut { is_final: false }));
+    }
     if !outbound.may_leave() {
         return Err(LeaveError::Unable);
     }
@@ -147,7 +151,11 @@ where
             match inbound.look(&mut receiving).map_err(LeaveError::Receive)? {
                 Readable::Nothing if inbound.has_return() => {}
                 Readable::Nothing => return Ok(Leaving::Waits(Wait::Return)),
-                Readable::Bytes(_) | Readable::End => return Err(LeaveError::Unable),
+                // Payload of a peer that reads on stands before its RETURN.
+                Readable::Bytes(_) => {
+                    return Err(LeaveError::Receive(RecvError::Cut { is_final: false }));
+                }
+                Readable::End => return Err(LeaveError::Unable),
             }
             let taken = inbound.take_return(outbound, io.carrier, shared, io.ring);
             match taken {
@@ -221,7 +229,7 @@ pub fn take_return<C: Carrier>(
 
 /// The sending half waits for the peer's RETURN, behind payload that the program has not read: one that only sends would
 /// never come to it. A RETURN without bytes, which is that of an end that reads on ([`read_on`]), counts from when it is
-/// seen. Both locks are held; `ring` is the sending half's, which keeps nothing meanwhile.
+/// seen. Both locks are held; `ring` is the sending half's, which keeps nothing meanwhile if the peer is honest.
 ///
 /// # Errors
 /// [`RecvError::Broken`] only.

@@ -172,11 +172,14 @@ def serve(port, how, at):
         sock.close()
         assert os.waitpid(child, 0)[1] == 0
     if how == "split":
+        begun = os.pipe()
         child = os.fork()
         if child == 0:
-            time.sleep(0.5)  # until the parent has the stream, and sleeps
+            os.read(begun[0], 1)
+            time.sleep(0.5)  # until the parent, which is about to read, sleeps
             sock.sendall(TAIL)
             os._exit(0)
+        os.write(begun[1], b"!")
         assert sock.recv(1) == b"" and os.waitpid(child, 0)[1] == 0
     if how == "half-child":
         child = os.fork()

@@ -71,7 +71,10 @@ impl Inbound {
                         consumer.read(payload as u64).is_ok().then_some(payload)
                     } else {
                         let marker = self.marker_at(rest, consumer.carrier());
+                        // One that may not be there is judged when it is taken.
+                        let may_be = |marker: &Marker| consumer.clone().marker(*marker).is_ok();
                         returned = marker.filter(|marker| marker.kind == Kind::Return);
+                        returned = returned.filter(may_be);
                         let marker = marker.filter(|marker| marker.kind != Kind::Return);
                         marker.and_then(|marker| consumer.marker(marker).ok()).map(|()| MARKER_LEN)
                     };

@@ -49,9 +49,6 @@ pub(crate) const CLOSE_WAIT: u8 = 8;
 /// TCP_CLOSE: reset, or never connected.
 pub(crate) const TCP_CLOSE: u8 = 7;
 
-/// TCP_FIN_WAIT1, …2, TIME_WAIT, LAST_ACK, CLOSING: this end has ended its stream.
-const ENDED: [u8; 5] = [FIN_WAIT1, FIN_WAIT2, 6, 9, 11];
-
 struct Info([u8; INFO_BYTES]);
 
 impl Info {
@@ -79,9 +76,9 @@ pub(crate) fn tcp_state(fd: c_int) -> u8 {
     Info::get(fd).map_or(TCP_CLOSE, |info| info.state())
 }
 
-/// Whether this end has ended its stream: nothing more can be sent.
+/// Whether this end has ended its stream, or the connection is over: nothing more can be sent.
 pub(crate) fn has_sent_end(fd: c_int) -> bool {
-    ENDED.contains(&tcp_state(fd))
+    !matches!(tcp_state(fd), ESTABLISHED | CLOSE_WAIT)
 }
 
 /// Bytes that the kernel has taken from this end so far.

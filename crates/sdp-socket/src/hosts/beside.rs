@@ -105,7 +105,7 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     for (_, pair) in pair::all() {
         let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
         if conn.acquire_live(Half::Send) {
-            forked::answer(conn, pair);
+            forked::hand_back_if_asked(conn, pair);
             gather(conn);
             let asked = forked::sleep_bound(conn, pair).map(|ns| monotonic_ns() + ns);
             next = next.into_iter().chain(tend_beside(conn, pair)).chain(asked).min();

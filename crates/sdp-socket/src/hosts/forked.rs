@@ -25,7 +25,7 @@ use sdp_fabric_verbs::endpoint::VerbsRx;
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, Scatter};
 use sdp_shm::family::Row;
 use sdp_stats::Reason;
-use sdp_sys::{time::monotonic_ns, tls};
+use sdp_sys::{fd, time::monotonic_ns, tls};
 
 use super::{
     ending, is_guarded, leaving,
@@ -55,6 +55,12 @@ const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
 /// How long apart a process that sleeps looks whether another one wants the stream with which it goes on.
 const ASKED_NS: u64 = 50_000_000;
+/// When the kernel is asked next whether processes that have streams of this one live.
+static ASKS_KERNEL_NS: AtomicU64 = AtomicU64::new(0);
+/// When this process has claimed a stream last, in monotonic nanoseconds; 0: never.
+static CLAIMED_NS: AtomicU64 = AtomicU64::new(0);
+/// Room for markers, in bytes.
+const MARKERS: u64 = 1024;
 /// How long behind a fork a close gives the child to use the connection first.
 const CHILD_NS: u64 = 100_000_000;
 
@@ -121,10 +127,14 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
             }
             (ASKED, false) => {
                 pair.claimed();
-                return !may_wait || leave_for_all(conn, pair, row, conn::number_of(conn));
+                let fd = conn::number_of(conn).filter(|_| may_wait);
+                let is_leaving = pair.is_leaving.load(Ordering::Acquire);
+                return !fd.is_some_and(|fd| is_leaving || may_hand(conn, pair, fd))
+                    || leave_for_all(conn, pair, row, fd);
             }
             (UNCLAIMED, false) if what != Use::Tend && change(OWNER_HAS_IT) => {
                 pair.claimed();
+                CLAIMED_NS.store(monotonic_ns(), Ordering::Relaxed);
                 return true;
             }
             (COPY_HAS_IT, true) if pair.is_claimed() => return what != Use::Tend,
@@ -178,12 +188,12 @@ fn stays(conn: &Conn, pair: &Pair, row: &Row, fd: c_int) -> bool {
     let is_unread = || carrier::is_over(fd) && carrier::queued(fd).is_ok_and(|unread| unread > 0);
     let is_whole = || is_unread() && leaving::is_on_carrier(conn, pair);
     // One that has ended its own direction meanwhile can ask for nothing more.
-    let is_mute = || {
+    let has_ended = || {
         row.claim.load(Ordering::Acquire) as u32 == COPY_HAS_IT
             && pair.is_claimed()
             && carrier::has_sent_end(fd)
     };
-    if !pair.is_copy() || may_leave() && !is_whole() && !is_mute() {
+    if !pair.is_copy() || may_leave() && !is_whole() && !has_ended() {
         return false;
     }
     set(row, COPY_HAS_IT);
@@ -310,41 +320,92 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     leave_for_all(conn, pair, row, Some(fd))
 }
 
+/// Whether a stream that another process wants can be handed back now. An end that has ended its own stream can ask for
+/// nothing, and one whose peer has ended, with bytes unread, has no answer to expect: it reads them first.
+fn may_hand(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
+    let is_unread = || !matches!(super::look(conn), Some(super::Found::End));
+    let is_over = carrier::is_over(fd);
+    leaving::may_leave(conn, pair)
+        && (!is_over && !carrier::has_sent_end(fd) || is_over && !is_unread())
+}
+
 /// How long a thread of the process that goes on with a stream may sleep before it looks whether another one wants it: that
-/// has no means to wake it. `None`: no other process has it.
+/// has no means to wake it. `None`: no other process has it, or those need not ask.
 pub(super) fn sleep_bound(conn: &Conn, pair: &Pair) -> Option<u64> {
     if !pair.is_forked.load(Ordering::Relaxed) || pair.is_copy() || pair.is_plain() {
         return None;
     }
+    let state = conn.row()?.claim.load(Ordering::Acquire) as u32;
     let (row, (family, slot)) = conn.row_index().zip(process::family())?;
-    let is_shared = conn.has(Holders::Uncertain) || family.may_be_held_by_others(slot, row);
-    is_shared.then_some(ASKED_NS)
+    if !matches!(state, OWNER_HAS_IT | ASKED) || !family.may_be_held_by_others(slot, row) {
+        return None;
+    }
+    // Those that were killed may count, until the kernel is asked.
+    let now = monotonic_ns();
+    let is_time = now >= ASKS_KERNEL_NS.load(Ordering::Relaxed);
+    if is_time {
+        ASKS_KERNEL_NS.store(now + 20 * ASKED_NS, Ordering::Relaxed);
+    }
+    (!is_time || family.is_held_by_others(slot, row)).then_some(ASKED_NS)
+}
+
+/// How long a wait for several descriptors may sleep that has asked [`super::between_waits`] before it has looked at what it
+/// waits for, which claims streams.
+pub(crate) fn wait_bound(due: Option<u64>) -> Option<u64> {
+    let claimed = CLAIMED_NS.load(Ordering::Relaxed);
+    let has_claimed = claimed != 0 && monotonic_ns() < claimed + ASKED_NS;
+    due.into_iter().chain(has_claimed.then_some(ASKED_NS)).min()
 }
 
 /// The program has read the end of the stream, and may call no more: a stream that another process has, too, is handed back
-/// now. The other end, which has ended it, need not answer; but a kernel that is full may not take what is unsent.
+/// now, where that takes no time: the other end has ended it, and need not answer.
 #[cold]
-pub(super) fn has_read_all(conn: &Conn, pair: &Pair) {
-    let has_room = |fd| carrier::readiness(fd, libc::POLLOUT) & libc::POLLOUT != 0;
+pub(super) fn hand_back_at_end(conn: &Conn, pair: &Pair) {
+    let has_room = |fd| {
+        let unsent = leaving::unacknowledged(conn, pair).unwrap_or(u64::MAX);
+        let room = carrier::send_memory(fd) / 2;
+        fd::unsent(fd) == Ok(0) && unsent < room.saturating_sub(MARKERS)
+    };
     if sleep_bound(conn, pair).is_some()
-        && let Some(row) = conn.row()
-        && matches!(row.claim.load(Ordering::Acquire) as u32, OWNER_HAS_IT | ASKED)
+        && !pair.is_shut.load(Ordering::Acquire)
+        && claim(conn, pair, Use::Look)
+        && pair.is_claimed()
         && let Some(fd) = conn::number_of(conn)
-        && (leaving::is_all_sent(conn, pair) || has_room(fd))
+        && carrier::is_over(fd)
+        && may_hand(conn, pair, fd)
+        && has_room(fd)
+        && let Some(row) = conn.row()
     {
         leave_for_all(conn, pair, row, Some(fd));
     }
 }
 
-/// Beside a wait for several descriptors: hands the stream back if another process wants it.
-pub(super) fn answer(conn: &Conn, pair: &Pair) {
-    let is_asked = |row: &Row| row.claim.load(Ordering::Acquire) as u32 == ASKED;
-    if pair.is_forked.load(Ordering::Relaxed)
-        && !pair.is_copy()
-        && !pair.is_plain()
-        && conn.row().is_some_and(is_asked)
-    {
-        claim(conn, pair, Use::Call);
+/// Beside a wait for several descriptors: hands the stream back if another process wants it, by a step that does not wait.
+pub(super) fn hand_back_if_asked(conn: &Conn, pair: &Pair) {
+    if !pair.is_forked.load(Ordering::Relaxed) || pair.is_copy() || pair.is_plain() {
+        return;
+    }
+    let (Some(row), Some(fd)) = (conn.row(), conn::number_of(conn)) else { return };
+    match row.claim.load(Ordering::Acquire) as u32 {
+        ASKED if pair.is_leaving.load(Ordering::Acquire) => {
+            if let Some(is_out) = leaving::step(conn, pair, fd) {
+                set(row, if is_out { PLAIN } else { LOST });
+            }
+        }
+        ASKED if may_hand(conn, pair, fd) => {
+            if carrier::is_over(fd) {
+                claim(conn, pair, Use::Call);
+            } else {
+                leaving::ask_number(fd);
+            }
+        }
+        // The process that goes on with it cannot tell the other end to send to it.
+        LOST => {
+            if let Some((number, _)) = pair::of(conn).filter(|_| pair.queue().is_some()) {
+                ending::cut(number, pair);
+            }
+        }
+        _ => {}
     }
 }
 

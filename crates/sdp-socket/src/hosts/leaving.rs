@@ -235,6 +235,34 @@ pub(super) fn hand_back_ours(
     Handed::Back
 }
 
+/// The next step of a stream that was asked early ([`ask_number`]) and is handed back beside waits. `Some`: it is over, and
+/// whether the carrier is plain now. Never waits.
+pub(super) fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<bool> {
+    let end = pair.leave_by.load(Ordering::Relaxed);
+    if end == 0 {
+        return None; // a call is at it
+    }
+    let is_out = match continue_leaving(conn, pair, fd) {
+        Some(Ok(Leaving::Done)) => true,
+        Some(Ok(Leaving::Waits(_))) if monotonic_ns() < end => return None,
+        _ => false,
+    };
+    if pair.leave_by.compare_exchange(end, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return None;
+    }
+    if is_out {
+        pair.become_plain();
+        if let Some((number, _)) = pair::of(conn) {
+            ending::drop_link(number, pair);
+        }
+        note_plain(conn, Reason::Shared);
+    } else {
+        reset_for(conn, Reason::HandoverStuck);
+    }
+    pair.is_leaving.store(false, Ordering::Release);
+    Some(is_out)
+}
+
 /// A relay has taken the carrier's place, for this process alone.
 pub(crate) fn note_relayed(conn: &Conn) {
     if let Some((_, pair)) = pair::of(conn) {
@@ -313,14 +341,19 @@ pub(super) fn is_on_carrier(conn: &Conn, pair: &Pair) -> bool {
 }
 
 /// Whether the other end has all that was sent, or the kernel has it.
-pub(super) fn is_all_sent(conn: &Conn, pair: &Pair) -> bool {
-    let is_sent = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
-        outbound.as_ref().is_some_and(|outbound| outbound.unacknowledged() == 0)
-    };
-    pair.sending(conn, is_sent) == Some(true)
+fn is_all_sent(conn: &Conn, pair: &Pair) -> bool {
+    unacknowledged(conn, pair) == Some(0)
 }
 
-fn may_leave(conn: &Conn, pair: &Pair) -> bool {
+/// Bytes that the other end has not acknowledged, and that the kernel does not have.
+pub(super) fn unacknowledged(conn: &Conn, pair: &Pair) -> Option<u64> {
+    let count = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
+        outbound.as_ref().map(|outbound| outbound.unacknowledged())
+    };
+    pair.sending(conn, count).flatten()
+}
+
+pub(super) fn may_leave(conn: &Conn, pair: &Pair) -> bool {
     let knows = |sending: &mut Sending, _: &mut [u8]| {
         sending.outbound.as_ref().is_some_and(|outbound| outbound.may_leave())
     };
@@ -399,10 +432,11 @@ pub(super) fn await_return(conn: &Conn, pair: &Pair, fd: c_int, until: &mut Opti
     if now >= *until.get_or_insert(now + LEAVE_NS) {
         return false;
     }
+    let was_held = is_held(conn, pair);
     if is_return_lost(conn, pair, fd) {
         return false;
     }
-    if is_held(conn, pair) {
+    if !was_held || is_held(conn, pair) {
         // Not by poll where payload is unread, which it would report again and again.
         let _ = fd::poll_one(fd, return_event(fd), Some(LEAVE_SLEEP_NS as i64));
     }
@@ -419,8 +453,21 @@ pub(super) fn return_event(fd: c_int) -> i16 {
 /// Whether the peer has gone without the RETURN that it has to send. Looks for it.
 pub(super) fn is_return_lost(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     // First: all that the peer has sent is here, then. What one look cannot see it may stand behind.
-    let has_all = carrier::is_over(fd) && carrier::queued(fd).is_ok_and(|n| n <= pair::RING as u64);
-    look(conn).is_some() && has_all && is_held(conn, pair)
+    let is_seen = || carrier::queued(fd).is_ok_and(|unread| unread <= pair::RING as u64);
+    let has_all = carrier::is_over(fd) && (carrier::is_dead(fd) || is_seen());
+    look(conn);
+    has_all
+        && pair.receiving(conn, |Receiving { inbound, rx, .. }| {
+            let mut socket = Socket::new(conn, fd);
+            let shared = &pair.shared;
+            let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared };
+            pair.sending(conn, |Sending { outbound, .. }, ring| {
+                let outbound = outbound.as_mut().filter(|_| !pair.is_plain())?;
+                // What it finds wrong the next call finds, too.
+                let _ = sdp_remote::foresee_return(outbound, inbound.as_mut()?, &mut io, ring);
+                Some(outbound.is_held())
+            })
+        }) == Some(Some(Some(true)))
 }
 
 /// Whether the sending half waits for the peer's RETURN.

@@ -61,7 +61,9 @@ pub(crate) use beside::between_waits;
 use beside::{look_around, tend};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
 pub(crate) use ending::{closed_by_exec, closing, exiting, settle};
-pub(crate) use forked::{HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled};
+pub(crate) use forked::{
+    HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled, wait_bound,
+};
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, return_event, take_return};
@@ -465,7 +467,7 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         match received {
             Ok(0) => {
                 if wanted != 0 && !peeks {
-                    forked::has_read_all(conn, pair);
+                    forked::hand_back_at_end(conn, pair);
                 }
                 return Ok(got);
             }

@@ -423,7 +423,7 @@ fn poll_here(
         } else {
             bound
         };
-        let bound = shorter(shorter(left, due), bound);
+        let bound = shorter(shorter(left, hosts::wait_bound(due)), bound);
         let left_now = if must_not_sleep { Some(0) } else { bound };
         // The kernel lets no signal in where something is ready already.
         let mask = if ready > 0 { Mask::NONE } else { mask };

@@ -161,6 +161,7 @@ fn wait_on(
         }
         let Some(mut collected) = collected else {
             let left = still();
+            let due = hosts::wait_bound(due);
             let bound =
                 if left == Some(0) { left } else { shorter(left, shorter(due, before_sleep())) };
             match kernel_only(set_fd, set, &mut out, milliseconds(bound), mask) {
@@ -237,7 +238,7 @@ fn wait_on(
         let may_be_robbed = doorbell::event_fd() < 0 && !is_single_threaded();
         let bound = before_sleep();
         let bound = if is_bounded || may_be_robbed { Some(wait::BOUNDED_SLEEP_NS) } else { bound };
-        let bound = shorter(shorter(left, due), bound);
+        let bound = shorter(shorter(left, hosts::wait_bound(due)), bound);
         let result = kernel_events(set_fd, set, &mut out, milliseconds(bound), mask);
         if is_bounded && out.used == 0 {
             with(|m| m.recheck_room(set));
