@@ -47,28 +47,28 @@ def unlike(request):
     yield from hosts_without(request.param)
 
 
+def play(hosts, shared):
+    """A stream whose ends have so many shared receive queues together; both reports."""
+    server = hosts.serve()
+    client = hosts.ask("--rounds", 400, "--pace", 0.02, "--pace-until", hosts.path / "enough")
+    hosts.wait(lambda live: live["qps"] == 2)
+    assert hosts.live()["srqs"] == shared
+    (hosts.path / "enough").touch()
+    hosts.every_byte(client)
+    reports = hosts.stop(server)
+    for report in reports:
+        assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > sum(report["bytes"].values()) / 2, report
+    return reports
+
+
 @pytest.mark.integrity
 def test_one_end_has_none(unlike):
     """The other one has. What each end posts to is its own affair."""
-    server = unlike.serve()
-    client = unlike.ask("--rounds", 400, "--pace", 0.02, "--pace-until", unlike.path / "enough")
-    unlike.wait(lambda live: live["qps"] == 2)
-    assert unlike.live()["srqs"] == 1
-    (unlike.path / "enough").touch()
-    unlike.every_byte(client)
-    for report in unlike.stop(server):
-        assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > sum(report["bytes"].values()) / 2, report
+    play(unlike, 1)
 
 
 @pytest.mark.integrity
 def test_no_end_has_any(hosts):
     """Receives are posted, and to no shared queue."""
-    server = hosts.serve()
-    client = hosts.ask("--rounds", 400, "--pace", 0.02, "--pace-until", hosts.path / "enough")
-    hosts.wait(lambda live: live["qps"] == 2)
-    assert hosts.live()["srqs"] == 0
-    (hosts.path / "enough").touch()
-    hosts.every_byte(client)
-    for report in hosts.stop(server):
-        assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > sum(report["bytes"].values()) / 2, report
+    for report in play(hosts, 0):
         assert not report["demotions"], report

@@ -221,10 +221,15 @@ pub(super) fn hand_back_ours(
     if may_relay && handed == Handed::Unanswered {
         return handed; // still leaving
     }
+    if has_left(conn, pair, handed == Handed::Back, reason) { Handed::Back } else { Handed::Lost }
+}
+
+/// The way out has come to its end: the carrier is plain, or the connection is reset. Returns which.
+fn has_left(conn: &Conn, pair: &Pair, is_out: bool, reason: Reason) -> bool {
     pair.is_leaving.store(false, Ordering::Release);
-    if handed != Handed::Back {
+    if !is_out {
         reset_for(conn, Reason::HandoverStuck);
-        return Handed::Lost;
+        return false;
     }
     if !pair.is_copy()
         && let Some((number, _)) = pair::of(conn)
@@ -232,7 +237,7 @@ pub(super) fn hand_back_ours(
         ending::drop_link(number, pair);
     }
     note_plain(conn, reason);
-    Handed::Back
+    true
 }
 
 /// The next step of a stream that was asked early ([`ask_number`]) and is handed back beside waits. `Some`: it is over, and
@@ -252,15 +257,8 @@ pub(super) fn step(conn: &Conn, pair: &Pair, fd: c_int) -> Option<bool> {
     }
     if is_out {
         pair.become_plain();
-        if let Some((number, _)) = pair::of(conn) {
-            ending::drop_link(number, pair);
-        }
-        note_plain(conn, Reason::Shared);
-    } else {
-        reset_for(conn, Reason::HandoverStuck);
     }
-    pair.is_leaving.store(false, Ordering::Release);
-    Some(is_out)
+    Some(has_left(conn, pair, is_out, Reason::Shared))
 }
 
 /// A relay has taken the carrier's place, for this process alone.

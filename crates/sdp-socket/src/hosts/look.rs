@@ -12,7 +12,7 @@ use super::{
     carrier_io::Socket,
     device,
     forked::{Use, claim},
-    leaving::{answer_leave, foresee_return, take_return},
+    leaving::{answer_leave, foresee_return, take_return, unacknowledged},
     pair::{self, Pair, Receiving},
     places,
     show::note_arrival,
@@ -196,10 +196,7 @@ pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
     if pair.is_plain() {
         return 0;
     }
-    pair.sending(conn, |sending, _| {
-        sending.outbound.as_ref().map_or(0, |half| half.unacknowledged())
-    })
-    .unwrap_or(0)
+    unacknowledged(conn, pair).unwrap_or(0)
 }
 
 /// A carrier has ended while the stream was on SDP: whether the missing messages will not come any
