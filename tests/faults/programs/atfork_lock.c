@@ -1,7 +1,7 @@
 /* Handlers of `pthread_atfork` take the program's lock, under which another thread uses the connection and an epoll set:
  * what a fork does to the connection must not be in the way of the thread that the handler waits for.
  *
- *   atfork_lock HOW    fork or pty (`forkpty`), with two handlers that lock; one line of JSON
+ *   atfork_lock HOW    fork or pty (`forkpty`), with handlers that lock; one line of JSON
  */
 #include "ends.h"
 
@@ -9,13 +9,30 @@
 #include <sys/epoll.h>
 
 #define FORKS 100
+/* How many of them shall find the lock held, and how many forks may be made for that. */
+#define MET 20
+#define MOST 10000
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int is_over;
+/* Whether the handler wants the lock: a mutex is not fair, and who holds it most of the time may keep it for ever. */
+static atomic_int is_wanted;
+/* How often the handler found the lock held. */
+static int met;
 
 static void take(void)
 {
     pthread_mutex_lock(&mutex);
+}
+
+static void take_from_worker(void)
+{
+    is_wanted = 1;
+    if (pthread_mutex_trylock(&mutex) != 0) {
+        met++;
+        take();
+    }
+    is_wanted = 0;
 }
 
 static void give(void)
@@ -37,7 +54,9 @@ static void *work(void *nothing)
         answered();
         check(epoll_ctl(set, EPOLL_CTL_DEL, sock, NULL) == 0);
         give();
-        sched_yield();
+        while (is_wanted) {
+            nap_us(100);
+        }
     }
     return nothing;
 }
@@ -50,9 +69,9 @@ int main(int argc, char **argv)
     alarm(LIMIT_S);
     connect_to_child();
     ping(20);
-    check(pthread_atfork(take, give, give) == 0);
+    check(pthread_atfork(take_from_worker, give, give) == 0);
     check(pthread_create(&worker, NULL, work, NULL) == 0);
-    for (int i = 0; i < FORKS; i++) {
+    for (int i = 0; i < FORKS || (met < MET && i < MOST); i++) {
         int terminal, status;
         pid_t pid = strcmp(argv[1], "pty") == 0 ? forkpty(&terminal, NULL, NULL, NULL) : fork();
 
@@ -65,6 +84,7 @@ int main(int argc, char **argv)
             close(terminal);
         }
     }
+    check(met >= MET);
     is_over = 1;
     check(pthread_join(worker, NULL) == 0);
     ping(20);
