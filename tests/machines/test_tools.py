@@ -26,6 +26,7 @@ def test_devices_with_a_device(pair, ladder):
     assert (port["port"], port["state"], port["link_layer"]) == (1, "ACTIVE", "Ethernet")
     assert port["rate"].endswith(")") and "Gb/sec" in port["rate"]
     assert port["interfaces"] == ["eth0"]
+    assert device["shared_receive_queue"] is True
     gids = {gid["gid"]: gid for gid in port["gids"]}
     of_address = gids["::ffff:10.9.0.1"]
     assert of_address["kind"] == "RoCE v2" and of_address["interface"] == "eth0"
@@ -49,6 +50,7 @@ def test_doctor_with_a_device(pair, ladder):
     assert "rxe0" in good["rdma"]["what"]
     assert good["verbs"]["grade"] == "ok" and "RoCE v2" in good["gid"]["what"]
     assert good["rdma-mtu"]["grade"] == "ok"
+    assert good["srq"]["grade"] == "ok" and "rxe0 has shared receive queues" in good["srq"]["what"]
     (locked,) = findings(pair.a, ladder, "memlock", before="ulimit -l 64;")
     assert "64 KiB" in locked["what"]
     pair.a.run("chmod 600 /dev/infiniband/uverbs0")

@@ -338,6 +338,8 @@ def test_devices_are_shown_with_their_interface(ladder, machine):
     machine("sys/class/infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:506b:4b03:00a1:b2c3\n")
     machine("sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n")
     form = json.loads(sdp(ladder, "devices", "--json", "--sysroot", machine.root).stdout)
+    # Only the machine itself could open the device.
+    assert form["devices"][0]["shared_receive_queue"] is None and "shared receive queue: not asked" in text, text
     (port,) = form["devices"][0]["ports"]
     assert port["interfaces"] == ["ib0"]
     assert port["gids"] == [{"index": 0, "gid": "fe80::506b:4b03:a1:b2c3", "kind": "", "interface": ""}]

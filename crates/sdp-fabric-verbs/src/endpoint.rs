@@ -33,7 +33,7 @@ mod receives;
 
 use chain::{Chain, Request, Waiting};
 pub use conn::Conn;
-pub use receives::Receives;
+pub use receives::{Receives, are_shared};
 
 /// Messages that an inbox holds; promises stay below it.
 pub const INBOX: usize = 128;

@@ -1,7 +1,8 @@
 //! `sdp devices`: RDMA devices, their ports, and the network interface of each.
 //!
 //! The devices, as `ibv_devinfo` and `ibdev2netdev` showed them, read from `/sys`; no library of
-//! verbs is needed. Where there is no device, that is said, with the network interfaces that there
+//! verbs is needed. One thing only the library tells, if it is there: whether a device has shared
+//! receive queues. Where there is no device, that is said, with the network interfaces that there
 //! are.
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use sdp_fabric_verbs::{Error, endpoint::are_shared};
 use serde::Serialize;
 
 use crate::Failure;
@@ -68,6 +70,12 @@ pub struct Device {
     pub node_type: String,
     pub firmware: String,
     pub board: String,
+    /// Whether all connections of a process share one; else each has a queue of its own. `None`: not
+    /// known.
+    pub shared_receive_queue: Option<bool>,
+    /// Why it is not known, where the device was asked.
+    #[serde(skip)]
+    pub unknown: Option<String>,
     pub ports: Vec<Port>,
 }
 
@@ -192,9 +200,33 @@ pub fn devices(root: &Path) -> Vec<Device> {
         node_type: named(&path.join("node_type")),
         firmware: word(&path.join("fw_ver")),
         board: word(&path.join("board_id")),
+        shared_receive_queue: None,
+        unknown: None,
         ports: entries(&path.join("ports")).iter().map(|p| port(&path, p)).collect(),
     };
     entries(&root.join("sys/class/infiniband")).into_iter().map(device).collect()
+}
+
+/// Whether files below `root` are those of the machine that this runs on.
+pub fn is_this_host(root: &Path) -> bool {
+    fs::canonicalize(root).is_ok_and(|root| root == Path::new("/"))
+}
+
+/// The node GUID of a device of this host, its bytes in the order of the wire, as libibverbs has it.
+fn guid_of(device: &str) -> Option<u64> {
+    let path = Path::new("/sys/class/infiniband").join(device).join("node_guid");
+    u64::from_str_radix(&word(&path).replace(':', ""), 16).ok().map(u64::to_be)
+}
+
+/// Asks the devices of this host, each of which is opened for that, whether they have shared receive
+/// queues.
+pub fn ask(devices: &mut [Device]) {
+    for device in devices {
+        match guid_of(&device.name).ok_or(Error::NoDevice).and_then(are_shared) {
+            Ok(is_shared) => device.shared_receive_queue = Some(is_shared),
+            Err(why) => device.unknown = Some(why.to_string()),
+        }
+    }
 }
 
 /// The network interfaces below `root`.
@@ -230,6 +262,13 @@ fn text(devices: &[Device], interfaces: &[Interface]) -> String {
             or_dash(&device.firmware),
             or_dash(&device.board)
         );
+        let receives = match (device.shared_receive_queue, &device.unknown) {
+            (Some(true), _) => "yes".to_string(),
+            (Some(false), _) => "no, one for each connection".to_string(),
+            (None, Some(why)) => format!("not known ({why})"),
+            (None, None) => "not asked".to_string(),
+        };
+        let _ = writeln!(out, "  shared receive queue: {receives}");
         for port in &device.ports {
             let on = match port.interfaces.as_slice() {
                 [] => "no interface".to_string(),
@@ -268,7 +307,11 @@ fn text(devices: &[Device], interfaces: &[Interface]) -> String {
 /// # Errors
 /// The JSON form cannot be made.
 pub fn main(options: &Options) -> Result<(), Failure> {
-    let (devices, interfaces) = (devices(&options.sysroot), interfaces(&options.sysroot));
+    let mut devices = devices(&options.sysroot);
+    if is_this_host(&options.sysroot) {
+        ask(&mut devices);
+    }
+    let interfaces = interfaces(&options.sysroot);
     let out = match options.json {
         true => crate::json(&serde_json::json!({
             "schema": SCHEMA, "devices": devices, "interfaces": interfaces,

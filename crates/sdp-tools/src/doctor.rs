@@ -262,7 +262,7 @@ impl Doctor {
     }
 
     fn rdma(&mut self) {
-        let devices = devices::devices(&self.root);
+        let mut devices = devices::devices(&self.root);
         if devices.is_empty() {
             let modules = self.text("proc/modules").unwrap_or_default();
             let is_loaded = modules.lines().any(|l| l.starts_with("ib_core "));
@@ -315,6 +315,10 @@ impl Doctor {
         let fabrics = "connections to other hosts use them where the tunable fabrics has verbs";
         self.ok("rdma", format!("{}; {fabrics}", names.join(", ")));
         self.verbs();
+        if self.is_here {
+            devices::ask(&mut devices);
+            devices.iter().for_each(|device| self.receives(device));
+        }
         let interfaces = devices::interfaces(&self.root);
         for device in &devices {
             for port in device.ports.iter().filter(|p| p.link_layer == "Ethernet") {
@@ -368,6 +372,25 @@ impl Doctor {
         if self.findings.len() == before {
             let what = "libibverbs, its drivers and the connection manager are there".to_string();
             self.ok("verbs", what);
+        }
+    }
+
+    /// Whether connections share a receive queue, where the device could be asked.
+    fn receives(&mut self, device: &devices::Device) {
+        let name = &device.name;
+        match (device.shared_receive_queue, &device.unknown) {
+            (Some(true), _) => self.ok("srq", format!("{name} has shared receive queues")),
+            (Some(false), _) => self.ok(
+                "srq",
+                format!("{name} has no shared receive queue: each connection has one of its own"),
+            ),
+            (None, Some(why)) => self.add(
+                "srq",
+                Grade::Note,
+                format!("{name} cannot be asked for a shared receive queue: {why}"),
+                "See the other findings.",
+            ),
+            (None, None) => {}
         }
     }
 
@@ -795,7 +818,7 @@ fn text(findings: &[Finding], width: usize) -> String {
 /// Looks at everything.
 pub fn examine(options: &Options) -> Vec<Finding> {
     let root = options.sysroot.clone();
-    let is_here = fs::canonicalize(&root).is_ok_and(|r| r == Path::new("/"));
+    let is_here = devices::is_this_host(&root);
     let mut doctor = Doctor { root, is_here, findings: Vec::new() };
     if is_here {
         doctor.libc();

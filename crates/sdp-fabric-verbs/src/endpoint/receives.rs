@@ -16,8 +16,9 @@ use super::Core;
 use crate::{
     Error,
     abi::verbs as abi,
-    budget::{BUFFER, RESERVE},
-    device::{Pd, RawQp, SharedReceives, Srq},
+    budget::{self, BUFFER, Budget, CONNECTIONS_MAX, RESERVE},
+    device::{self, Domain, Pd, RawQp, SharedReceives, Srq},
+    fabric::Options,
     work_id,
 };
 
@@ -67,6 +68,17 @@ impl Receives {
             Self::Own => None,
         }
     }
+}
+
+/// Whether all connections of a process share a receive queue on the device of this node GUID: asked
+/// as a fabric of this process asks, and given back. Slow, for tools.
+///
+/// # Errors
+/// Why the device cannot be used, or the library's.
+pub fn are_shared(node_guid: u64) -> Result<bool, Error> {
+    let entries = Budget::within(budget::limit(), CONNECTIONS_MAX)?.receives;
+    let context = device::open(node_guid, Options::default().floor)?;
+    Ok(Receives::new(&Domain::new(&context)?, entries, true)?.shared().is_some())
 }
 
 impl Core {
