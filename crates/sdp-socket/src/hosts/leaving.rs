@@ -454,18 +454,14 @@ pub(super) fn is_return_lost(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
     let is_seen = || carrier::queued(fd).is_ok_and(|unread| unread <= pair::RING as u64);
     let has_all = carrier::is_over(fd) && (carrier::is_dead(fd) || is_seen());
     look(conn);
-    has_all
-        && pair.receiving(conn, |Receiving { inbound, rx, .. }| {
-            let mut socket = Socket::new(conn, fd);
-            let shared = &pair.shared;
-            let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared };
-            pair.sending(conn, |Sending { outbound, .. }, ring| {
-                let outbound = outbound.as_mut().filter(|_| !pair.is_plain())?;
-                // What it finds wrong the next call finds, too.
-                let _ = sdp_remote::foresee_return(outbound, inbound.as_mut()?, &mut io, ring);
-                Some(outbound.is_held())
-            })
-        }) == Some(Some(Some(true)))
+    let is_held = |Receiving { inbound, rx, .. }: &mut Receiving| {
+        let inbound = inbound.as_mut()?;
+        let mut socket = Socket::new(conn, fd);
+        let shared = &pair.shared;
+        let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared };
+        pair.sending(conn, |sending, ring| foresee(pair, sending, inbound, &mut io, ring))?
+    };
+    has_all && pair.receiving(conn, is_held).flatten() == Some(true)
 }
 
 /// Whether the sending half waits for the peer's RETURN.
@@ -501,12 +497,21 @@ pub(super) fn foresee_return(
     inbound: &mut Inbound,
     io: &mut ReceiveContext<'_, VerbsRx, Socket<'_>>,
 ) {
-    pair.try_sending(conn, |Sending { outbound, .. }, ring| {
-        if let Some(outbound) = outbound.as_mut().filter(|_| !pair.is_plain()) {
-            // What it finds wrong the next call finds, too.
-            let _ = sdp_remote::foresee_return(outbound, inbound, io, ring);
-        }
-    });
+    pair.try_sending(conn, |sending, ring| foresee(pair, sending, inbound, io, ring));
+}
+
+/// The step of both, under both halves' locks. Whether the sending half still waits; `None`: it has nothing to wait for.
+fn foresee(
+    pair: &Pair,
+    sending: &mut Sending,
+    inbound: &mut Inbound,
+    io: &mut ReceiveContext<'_, VerbsRx, Socket<'_>>,
+    ring: &mut [u8],
+) -> Option<bool> {
+    let outbound = sending.outbound.as_mut().filter(|_| !pair.is_plain())?;
+    // What it finds wrong the next call finds, too.
+    let _ = sdp_remote::foresee_return(outbound, inbound, io, ring);
+    Some(outbound.is_held())
 }
 
 /// Takes the bytes that the peer gave back, so that they can be sent again: under the receiving
