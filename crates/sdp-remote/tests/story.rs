@@ -87,7 +87,7 @@ fn an_end_that_only_receives_is_settled() {
         while pair.acceptor.recv(1000, false).is_ok() {
             let acceptor = &pair.acceptor;
             assert!(!acceptor.outbound.is_on_sdp());
-            settled[usize::from(acceptor.outbound.is_steadily_settled(&acceptor.shared))] += 1;
+            settled[usize::from(acceptor.outbound.is_settled(&acceptor.shared))] += 1;
         }
         for of in 0..2 {
             assert!(pair.end(of).tend(now).is_ok());

@@ -2,7 +2,6 @@
 //! and by callers that look whether it must be woken. Nothing here has side effects.
 
 use sdp_guard::producer::{Lane, Link};
-use sdp_proto::Hold;
 
 use super::{Leave, Outbound, Stage};
 use crate::Shared;
@@ -27,22 +26,6 @@ impl Outbound {
         let has_control =
             self.source.next_control(shared.ack(), shared.exchange().pending()).is_ok();
         has_control || (self.is_inviting && !self.is_invite_sent)
-    }
-
-    /// True while payload may go by the queue pair both ways and no answer of this half is pending:
-    /// a call that has moved payload may leave [`Outbound::tend`] to the next one that waits. The
-    /// next send learns the peer's acknowledgements.
-    pub fn is_settled(&self, shared: &Shared) -> bool {
-        self.is_up(shared)
-            && self.is_invite_sent
-            && !self.must_answer(shared)
-            && !self.has_backlog()
-            && match self.source.next_control(shared.ack(), shared.exchange().pending()) {
-                Ok(_) => false,
-                Err(Hold::NothingToSend) => true,
-                // Credit that was not learnt yet may be what an update waits for.
-                Err(_) => shared.credit() == self.learnt,
-            }
     }
 
     /// True if bytes, markers or proofs wait for room in the kernel.

@@ -31,10 +31,12 @@ impl Outbound {
             && self.producer.is_steady()
     }
 
-    /// [`Outbound::is_settled`] behind messages that were taken off the queue pair: whether the peer
-    /// need not be told of its credits now. Also of a half that has sent nothing by it.
+    /// True while payload may go by the queue pair both ways, no answer of this half is pending, and
+    /// the peer need not be told of its credits now: a call that has moved payload may leave
+    /// [`Outbound::tend`] to the next one that waits. The next send learns the peer's
+    /// acknowledgements. Also of a half that has sent nothing by the queue pair.
     #[inline]
-    pub fn is_steadily_settled(&self, shared: &Shared) -> bool {
+    pub fn is_settled(&self, shared: &Shared) -> bool {
         shared.is_steady()
             && self.stage == Stage::Up
             && self.is_invite_sent
