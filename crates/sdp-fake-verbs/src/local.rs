@@ -202,7 +202,8 @@ pub(crate) fn ring(folder: &Path, name: u32, pid: u32, number: i32) {
         return;
     }
     let path = if name == 0 { Path::of_number(pid, number) } else { folder.of(name) };
-    if let Ok(opened) = path.and_then(|path| path.open(libc::O_WRONLY)) {
+    // For both directions: a process that ends now would leave a pipe without readers, and a write to that a SIGPIPE.
+    if let Ok(opened) = path.and_then(|path| path.open(libc::O_RDWR)) {
         let _ = fd::write(opened, b"!");
         fd::close(opened);
     }
