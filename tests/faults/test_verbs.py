@@ -607,6 +607,22 @@ def test_a_new_holder_of_a_stream_whose_other_end_does_not_answer(hosts, monkeyp
 
 
 @pytest.mark.integrity
+@pytest.mark.parametrize("how", ["exec-much", "pass-much", "child-much", "asks-much", "split-much"])
+def test_more_is_unread_than_the_ring_has_room_for(hosts, monkeypatch, how):
+    """The client answers, and sends again what goes back to it. No relay is made, which would cost another process of those
+    that have the connection its use."""
+    monkeypatch.setenv("HANDBACK_MUCH", str(hosts.path / "much"))
+    server = hosts.serve(how, 120, program=HANDBACK)
+    client = hosts.start(1, "client", "ask-much", ADDRESSES[0], PORT, 120, program=HANDBACK)
+    hosts.every_byte(client)
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+    report = json.loads((hosts.path / "client.json").read_text())
+    assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 40_000, report
+    report = json.loads((hosts.path / "server.json").read_text())
+    assert "handover-stuck" not in report["demotions"], (report["demotions"], report["reasons"])
+
+
+@pytest.mark.integrity
 def test_a_relay_finds_messages_in_the_inbox_of_a_copy(hosts, monkeypatch):
     """The kernel takes no marker when the child wants to leave: what had come to the parent's queue pair is still there."""
     monkeypatch.setenv("HANDBACK_LATE", f"{hosts.path / 'late'}:30000")

@@ -6,8 +6,9 @@ use crate::blake2s::{Blake2s, is_same};
 pub const MARKER_LEN: usize = 48;
 /// Length of a token.
 pub const TOKEN_LEN: usize = 16;
-/// Most bytes that may follow a RETURN.
-pub const RETURN_MAX: u32 = 1 << 20;
+/// Most bytes that may follow a RETURN: more than the kernels of two hosts keep of one direction, as they are set up
+/// usually.
+pub const RETURN_MAX: u32 = 16 << 20;
 const VERSION: u8 = 1;
 
 /// Recognises one direction's markers and proves them; new with each meeting.

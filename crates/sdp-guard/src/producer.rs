@@ -430,12 +430,11 @@ impl<const N: usize> Producer<N> {
         Marker { kind, sequence: 0, stream, carrier: self.carrier, follows: 0 }
     }
 
-    /// RETURN was read: its `follows` bytes, which the caller keeps, from `stream` on come first,
-    /// then the kept ones; then raw.
+    /// Whether [`Self::returned`] takes it; the position behind its bytes.
     ///
     /// # Errors
-    /// No LEAVE waits for it, or it leaves a gap.
-    pub fn returned(&mut self, stream: u64, follows: u32) -> Result<Backlog, Broken> {
+    /// As there.
+    pub fn may_return(&self, stream: u64, follows: u32) -> Result<u64, Broken> {
         if self.lane != Lane::Held {
             return Err(Broken::Unasked);
         }
@@ -443,6 +442,16 @@ impl<const N: usize> Producer<N> {
         if returned_to > self.stream || returned_to < self.acknowledged_to() {
             return Err(Broken::Returned);
         }
+        Ok(returned_to)
+    }
+
+    /// RETURN was read: its `follows` bytes, which the caller keeps, from `stream` on come first,
+    /// then the kept ones; then raw.
+    ///
+    /// # Errors
+    /// No LEAVE waits for it, or it leaves a gap.
+    pub fn returned(&mut self, stream: u64, follows: u32) -> Result<Backlog, Broken> {
+        let returned_to = self.may_return(stream, follows)?;
         self.lane = Lane::Raw;
         let backlog = Backlog { marker: None, from: stream, to: self.stream, returned_to };
         self.backlog = (backlog.from < backlog.to).then_some(backlog);

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use sdp_guard::{
     consumer::{Arrival, Broken, Consumer, Head, Next},
     marker::{Kind, MARKER_LEN, Marker, Seal},
-    producer::{self, Switch},
+    producer::Switch,
     scan::{self, LOOK_AHEAD},
 };
 use sdp_proto::{
@@ -23,8 +23,8 @@ mod steady;
 const INBOX: usize = 64;
 /// Meetings whose markers may still come on the carrier. One more attempt that came to nothing, and no new one is made.
 const SEALS: usize = 4;
-/// The unread bytes do not fit into a RETURN: ENOBUFS.
-const FULL: i32 = 105;
+/// The ring has no room for bytes that go back: ENOBUFS.
+pub(crate) const FULL: i32 = 105;
 /// Payload that one look at the carrier can show.
 const LOOK: usize = 4096;
 
@@ -363,6 +363,12 @@ impl Inbound {
         due.map(|(stream, _)| stream)
     }
 
+    /// How long a ring the RETURN that was read needs. `None`: there is none, or it is not true.
+    pub(crate) fn room_for_return(&self, outbound: &Outbound) -> Option<usize> {
+        let due = self.returned.filter(|_| !outbound.is_leaving())?;
+        outbound.room_for_return(due.stream, due.len).ok()
+    }
+
     /// Takes the bytes behind a RETURN off the carrier into the ring of the sending half. `Ok`: all are there.
     pub(crate) fn take_return<C: Carrier>(
         &mut self,
@@ -376,9 +382,9 @@ impl Inbound {
             // The ring still has the bytes that this end gives back itself.
             return Err(RecvError::WouldBlock);
         }
-        if !outbound.is_held() || !outbound.has_room_for_return(due.stream, ring.len()) {
-            let reason = Reason::Producer(producer::Broken::Returned);
-            return Err(break_off(shared, reason));
+        let needed = outbound.room_for_return(due.stream, due.len);
+        if needed.map_err(|reason| break_off(shared, reason))? > ring.len() {
+            return Err(RecvError::Carrier(FULL));
         }
         while due.taken < due.len {
             let mut bytes = [0; LOOK];

@@ -52,6 +52,7 @@ pub use host::{Event, Host};
 pub use inbound::{Inbound, InboundCounts, Readable, ReceiveContext, RecvError};
 pub use meeting::{Agreement, Meeting, MeetingError, Role};
 pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait, Writable};
+pub use ring::copy_ring;
 pub use sdp_guard::identity::{Carrier as Identity, Prefix};
 pub use shared::{Reason, Shared};
 
@@ -89,7 +90,7 @@ pub enum LeaveError {
     Unable,
     /// As from a send call.
     Send(SendError),
-    /// As from a receive call; ENOBUFS: more is unread than the ring has room for.
+    /// As from a receive call; ENOBUFS: more is unread than the ring has room for ([`longer_ring`]).
     Receive(RecvError),
 }
 
@@ -169,6 +170,17 @@ where
     }
 }
 
+/// [`leave`], [`take_return`] or [`tend_reader`] have said ENOBUFS, of a ring of `len` bytes: how long another one is to be
+/// at least, and the position of the stream for [`copy_ring`]. With that in its place the call is made again. `None`: more
+/// is unread than may go back. Both locks are held.
+pub fn longer_ring(outbound: &Outbound, inbound: &Inbound, len: usize) -> Option<(usize, u64)> {
+    if inbound.has_return() {
+        return Some((inbound.room_for_return(outbound)?, outbound.stream()));
+    }
+    let most = sdp_guard::marker::RETURN_MAX as usize;
+    (len < most).then(|| ((len * 2).min(most), inbound.stream()))
+}
+
 /// An end that [`leave`]s goes on reading and writing in the library, because its peer does not
 /// answer, or because more is unread than can go back. Bytes that were taken off both roads since
 /// it asked stand in the ring from this position on, so many: they are delivered first. Then
@@ -216,7 +228,7 @@ where
 /// next [`Outbound::flush`]. Both locks are held; `ring` is the sending half's.
 ///
 /// # Errors
-/// [`RecvError::WouldBlock`]: they have not all come yet.
+/// [`RecvError::WouldBlock`]: they have not all come yet. ENOBUFS: as [`longer_ring`].
 pub fn take_return<C: Carrier>(
     outbound: &mut Outbound,
     inbound: &mut Inbound,

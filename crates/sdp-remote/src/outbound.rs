@@ -167,6 +167,8 @@ pub struct Outbound {
     is_proof_written: bool,
     partial: Option<Partial>,
     leave: Leave,
+    /// With RETURN go bytes.
+    gives_back: bool,
     /// LEAVE has had no answer, and this end reads on.
     reads_on: bool,
     /// The peer leaves: RAW is to be written, and nothing before its RETURN.
@@ -234,6 +236,7 @@ impl Outbound {
             is_proof_written: false,
             partial: None,
             leave: Leave::No,
+            gives_back: false,
             reads_on: false,
             must_hold: false,
             is_clean: false,
@@ -358,12 +361,18 @@ impl Outbound {
     /// RETURN is due: `len` bytes from `stream` on lie in the ring, by their positions in the inbound stream.
     pub(crate) const fn give_back(&mut self, stream: u64, len: u32) {
         self.leave = Leave::Gives { stream, len };
+        self.gives_back = len != 0;
     }
 
-    /// True if `ring_len` bytes suffice for a RETURN from `stream` on.
-    pub(crate) fn has_room_for_return(&self, stream: u64, ring_len: usize) -> bool {
-        let len = self.producer.stream().checked_sub(stream);
-        len.is_some_and(|len| len <= ring_len as u64)
+    /// True if this end has left, and the peer sends it bytes again that were unread.
+    pub const fn has_given_back(&self) -> bool {
+        matches!(self.leave, Leave::Gone) && self.gives_back
+    }
+
+    /// How long a ring a RETURN of `len` bytes from `stream` on takes, with the bytes that are kept behind them.
+    pub(crate) fn room_for_return(&self, stream: u64, len: u32) -> Result<usize, Reason> {
+        self.producer.may_return(stream, len).map_err(Reason::Producer)?;
+        Ok(self.producer.stream().saturating_sub(stream) as usize)
     }
 
     /// The peer's RETURN was read, and its bytes lie in the ring.

@@ -39,6 +39,18 @@ pub(crate) fn ring_pieces(ring: &[u8], at: u64, len: usize) -> [&[u8]; 2] {
     [a, b]
 }
 
+/// Copies a ring, whose last byte stands before position `end` of the stream, into a longer one.
+pub fn copy_ring(from: &[u8], into: &mut [u8], end: u64) {
+    let len = from.len() as u64;
+    let [size, longer] = [len, into.len() as u64].map(|size| size.max(1));
+    for at in end.saturating_sub(len)..end {
+        let byte = from.get((at % size) as usize).copied().unwrap_or(0);
+        if let Some(to) = into.get_mut((at % longer) as usize) {
+            *to = byte;
+        }
+    }
+}
+
 /// Copies `len` bytes of the program into the ring.
 pub(crate) fn fill_ring(
     ring: &mut [u8],

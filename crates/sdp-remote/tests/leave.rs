@@ -299,7 +299,76 @@ fn who_only_sends_finds_return_behind_payload() {
     assert!(foreseen > SEEDS / 2, "{foreseen}");
 }
 
-/// More is unread than a RETURN has room for.
+/// More is unread than the rings have room for: longer ones take their place, at both ends. Either end leaves, or both do.
+#[test]
+fn much_goes_back() {
+    let mut longest = 0;
+    for seed in 1..=SEEDS {
+        let mut pair = Pair::new(60_000 + seed, options());
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        pair.meet();
+        for _ in 0..random.below(STEPS) {
+            act(&mut pair, &mut random, seed.is_multiple_of(3));
+        }
+        let of = seed as usize % 2;
+        let leaves = [of == 0 || seed.is_multiple_of(5), of == 1 || seed.is_multiple_of(5)];
+        let wanted = [random.below(40_000) as u64, random.below(40_000) as u64];
+        for round in 0..200 {
+            let now = pair.world.now_ns();
+            for (of, wanted) in wanted.into_iter().enumerate() {
+                let unread = pair.end(of).sent - pair.end(1 - of).received;
+                if unread < wanted {
+                    sent(pair.end(of).send(1 + random.below(2000), now));
+                }
+                let _ = pair.end(of).tend(now);
+            }
+            if round < 100 {
+                pair.manage();
+            }
+            pair.world.run_for(random.below(2_000_000) as u64);
+        }
+        let mut gone = [false; 2];
+        for _ in 0..2000 {
+            let now = pair.world.now_ns();
+            pair.manage_but(leaves);
+            for of in 0..2 {
+                let end = pair.end(of);
+                if gone[of] {
+                    end.read_plainly(1 + random.below(3000));
+                    end.write_plainly(random.below(300));
+                } else if leaves[of] {
+                    match end.leave(now) {
+                        Ok(Leaving::Done) => gone[of] = true,
+                        Ok(Leaving::Waits(_)) => {}
+                        Err(LeaveError::Receive(RecvError::Carrier(libc::ENOBUFS))) => {
+                            assert!(end.lengthen(), "seed {seed}");
+                        }
+                        Err(error) => panic!("seed {seed}: {error:?}\n{}", pair.world.trace()),
+                    }
+                } else {
+                    received(end.recv(1 + random.below(400), random.below(5) == 0));
+                    let _ = end.tend(now);
+                    sent(end.send(random.below(100), now));
+                }
+            }
+            pair.world.run_for(random.below(2_000_000) as u64);
+            if gone == leaves {
+                break;
+            }
+        }
+        assert_eq!(gone, leaves, "seed {seed}: nobody answered\n{}", pair.world.trace());
+        settle(&mut pair, &mut random, gone);
+        for end in [0, 1] {
+            let end = pair.end(end);
+            assert!(!end.shared.is_broken());
+            assert!(end.outbound.is_plain() && end.inbound.is_plain(), "seed {seed}");
+            longest = longest.max(end.ring.len());
+        }
+    }
+    assert!(longest > 3 * common::RING, "{longest}");
+}
+
+/// More is unread than the ring has room for, and there is no longer one.
 #[test]
 fn what_cannot_go_back_is_said() {
     let mut pair = Pair::new(3, options());

@@ -87,7 +87,7 @@ const WORDS: usize = 4 << 20;
 ///
 /// # Safety
 /// Nothing else is used from here on, and no other thread is there.
-pub unsafe fn keep_only(kept: [Range<usize>; 4]) {
+pub unsafe fn keep_only(kept: [Range<usize>; 5]) {
     let here = 0u8;
     let around = |at: usize, len: usize| at.saturating_sub(len)..at.saturating_add(len);
     let loader = match kernel::auxiliary(libc::AT_BASE) {
@@ -103,12 +103,13 @@ pub unsafe fn keep_only(kept: [Range<usize>; 4]) {
         let range = around(at, LIBRARY);
         libraries = libraries.start.min(range.start)..libraries.end.max(range.end);
     }
-    let [one, two, three, four] = kept;
+    let [one, two, three, four, five] = kept;
     let kept = [
         one,
         two,
         three,
         four,
+        five,
         libraries,
         around(kernel::auxiliary(libc::AT_SYSINFO_EHDR), CLOCKS),
         around(from_ref(&here).addr(), STACK),

@@ -19,6 +19,13 @@
     handback.py ask-late HOST PORT AT END       sends UNREAD bytes after AT requests; then waits outside the library until
         there is the file of HANDBACK_LATE, which the new holder makes when it has these bytes and has sent the TAIL; END:
         no (and goes on), before (ends its stream at once) or while (when it is asked to: the file behind the :)
+    handback.py serve PORT exec-much AT    answers AT requests; once the file of HANDBACK_MUCH is there it becomes what takes
+        as many bytes as that says, and sends the TAIL. A child keeps the connection
+    handback.py serve PORT pass-much AT    passes it to such a one
+    handback.py serve PORT child-much AT   a child is the first that uses it since the fork
+    handback.py serve PORT asks-much AT    a child takes the rest, when this one has read a part, and closes it
+    handback.py serve PORT split-much AT   a child sends the TAIL, while this one reads
+    handback.py ask-much HOST PORT AT      sends what the kernel takes, at most MUCH bytes, and says how many in the file
 """
 
 import array
@@ -39,6 +46,11 @@ ROUNDS = 120
 MANY = 3
 # File and number of bytes.
 LATE = os.environ.get("HANDBACK_LATE")
+# File with the number of bytes that the client has sent and nobody has read, at most so many.
+MUCH_FILE = os.environ.get("HANDBACK_MUCH")
+MUCH = 1 << 20
+# Bytes that can go back where they have no room but that of unacknowledged ones.
+FEW = 128 * 1024
 # No other bytes begin like this.
 FILLER = b"\xff" * 65536
 TAIL = b"".join(struct.pack("!I", number) for number in range(20_000))
@@ -135,6 +147,87 @@ def skip_filler(sock):
             return
 
 
+def much():
+    """What the client has sent."""
+    with open(MUCH_FILE, encoding="ascii") as file:
+        return random.Random(9).randbytes(MUCH)[: int(file.read())]
+
+
+def take_much(fd, at=0):
+    sock = socket.socket(fileno=fd)
+    unread = much()[at:]
+    assert take(sock, len(unread)) == unread
+    sock.sendall(TAIL)
+    answer(sock)
+    sock.close()
+
+
+def serve_much(sock, how):
+    """No relay could go on with it: another process has it, too."""
+    while not os.path.exists(MUCH_FILE):
+        time.sleep(0.01)
+    if how == "child-much":
+        child = os.fork()
+        if child == 0:
+            take_much(sock.detach())
+            os._exit(0)
+    if how == "asks-much":
+        told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            assert os.read(told[0], 1) == b"!"
+            take_much(sock.detach(), 1000)
+            os._exit(0)
+        assert take(sock, 1000) == much()[:1000]
+        os.write(told[1], b"!")
+        time.sleep(0.2)
+        sock.close()
+    if how == "split-much":
+        told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            assert os.read(told[0], 1) == b"!"
+            sock.sendall(TAIL)
+            os._exit(0)
+        assert take(sock, 1000) == much()[:1000]
+        os.write(told[1], b"!")
+        time.sleep(0.2)
+        # What was announced is there.
+        count = array.array("i", [0])
+        fcntl.ioctl(sock, termios.FIONREAD, count)
+        assert count[0] > 0 and sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == much()[1000:1001]
+        unread = much()[1000:]
+        assert take(sock, len(unread)) == unread
+    if how in ("exec-much", "pass-much"):
+        told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(told[1])
+            os.read(told[0], 1)
+            os._exit(0)
+        os.close(told[0])
+    if how == "exec-much":
+        become("take-much", sock)
+    if how == "pass-much":
+        ours, theirs = socket.socketpair()
+        words = [sys.executable, __file__, "receive", str(theirs.fileno())]
+        helper = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=without_library())
+        pass_on(ours, sock)
+        assert helper.wait() == 0
+        os.write(told[1], b"!")
+    if how == "split-much":
+        assert os.waitpid(child, 0)[1] == 0
+        answer(sock)
+        sock.close()
+    else:
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def pass_on(ours, sock):
+    ours.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))])
+    sock.close()
+
+
 def serve(port, how, at):
     listener = socket.create_server(("", port))
     helper = None
@@ -148,6 +241,8 @@ def serve(port, how, at):
     sock, _ = listener.accept()
     listener.close()
     answer(sock, at)
+    if how.endswith("-much"):
+        return serve_much(sock, how)
     if LATE:
         select.select([sock], [], [])
     if LATE and how.startswith("child"):
@@ -192,8 +287,7 @@ def serve(port, how, at):
     if how == "exec":
         become("go-on", sock)
     if how == "pass":
-        ours.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))])
-        sock.close()
+        pass_on(ours, sock)
         assert helper.wait() == 0
     if how == "idle-child":
         # It has the connection, and does nothing with it; and one becomes an image that does not get it.
@@ -255,7 +349,7 @@ def receive(fd):
     ours = socket.socket(fileno=fd)
     _, (found,), _, _ = ours.recvmsg(1, socket.CMSG_SPACE(4))
     (number,) = array.array("i", found[2])
-    go_on(number)
+    take_much(number) if MUCH_FILE else go_on(number)
 
 
 def late():
@@ -362,6 +456,31 @@ def ask_late(host, port, at, end):
     print("every byte")
 
 
+def ask_much(host, port, at):
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    unread = random.Random(9).randbytes(MUCH)
+    sent = 0
+    sock.setblocking(False)
+    try:
+        while sent < MUCH:
+            sent += sock.send(unread[sent : sent + 65536])
+    except BlockingIOError:
+        pass
+    sock.setblocking(True)
+    assert sent > FEW + 65536, sent
+    with open(MUCH_FILE + ".new", "x", encoding="ascii") as file:
+        file.write(str(sent))
+    os.rename(MUCH_FILE + ".new", MUCH_FILE)
+    assert take(sock, len(TAIL)) == TAIL
+    for index in range(ROUNDS):
+        ask_one(sock, index)
+    sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
 def ask_held(host, port, at):
     sock = socket.create_connection((host, port))
     for index in range(at):
@@ -445,10 +564,13 @@ if __name__ == "__main__":
         ask_mute(words[0], int(words[1]), int(words[2]))
     elif command == "ask-held":
         ask_held(words[0], int(words[1]), int(words[2]))
+    elif command == "ask-much":
+        ask_much(words[0], int(words[1]), int(words[2]))
     elif command == "ask-late":
         ask_late(words[0], int(words[1]), int(words[2]), words[3])
     elif command == "ask-many":
         ask_many(words[0], int(words[1]), int(words[2]), words[3])
     else:
         for word in words:
-            {"receive": receive, "go-on": go_on, "tail": tail, "take-tail": take_tail}[command](int(word))
+            commands = {"receive": receive, "go-on": go_on, "tail": tail, "take-tail": take_tail, "take-much": take_much}
+            commands[command](int(word))

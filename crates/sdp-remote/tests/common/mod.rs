@@ -264,9 +264,15 @@ impl End {
             got => Ok(got),
         };
         if matches!(got, Err(RecvError::WouldBlock)) && self.inbound.has_return() {
-            let (outbound, tcp) = (&mut self.outbound, &mut self.tcp);
-            let ring = &mut self.ring;
-            sdp_remote::take_return(outbound, &mut self.inbound, tcp, &self.shared, ring)?;
+            loop {
+                let (outbound, tcp) = (&mut self.outbound, &mut self.tcp);
+                let ring = &mut self.ring;
+                match sdp_remote::take_return(outbound, &mut self.inbound, tcp, &self.shared, ring)
+                {
+                    Err(RecvError::Carrier(libc::ENOBUFS)) if self.lengthen() => {}
+                    taken => break taken?,
+                }
+            }
             let mut io = ReceiveContext {
                 rx: self.rx.as_mut(),
                 carrier: &mut self.tcp,
@@ -296,6 +302,17 @@ impl End {
             now,
         };
         sdp_remote::leave(&mut self.outbound, &mut self.inbound, self.rx.as_mut(), &mut io)
+    }
+
+    /// A longer ring for bytes that go back. False: there are more than may.
+    pub(crate) fn lengthen(&mut self) -> bool {
+        let longer = sdp_remote::longer_ring(&self.outbound, &self.inbound, self.ring.len());
+        let Some((len, end)) = longer else { return false };
+        assert!(len > self.ring.len());
+        let mut ring = vec![0; len];
+        sdp_remote::copy_ring(&self.ring, &mut ring, end);
+        self.ring = ring;
+        true
     }
 
     /// Leaves no longer in order to give back: the bytes that it has taken are delivered, and it

@@ -10,7 +10,10 @@ use sdp_remote::{
 };
 use sdp_stats::{Direction, Fabric, Reason, trace::Kind};
 use sdp_sys::{
-    fd, section,
+    errno::Errno,
+    fd,
+    memory::Zeros,
+    section,
     time::{self, monotonic_ns},
 };
 
@@ -33,6 +36,8 @@ pub(super) const LEAVE_NS: u64 = 10_000_000_000;
 /// The same where a relay may take the carrier's place.
 const RELAY_NS: u64 = 2_000_000_000;
 const LEAVE_SLEEP_NS: u64 = 1_000_000;
+/// The longest sleep of one that waits for bytes that are on their way back.
+const BYTES_SLEEP_NS: i64 = 100_000_000;
 
 /// Whether a connection that had met is plain TCP again, for good (G8).
 pub(super) fn is_plain(conn: &Conn) -> bool {
@@ -361,21 +366,48 @@ pub(super) fn may_leave(conn: &Conn, pair: &Pair) -> bool {
 /// The next steps out of the guard, as far as they go now. `None`: it is not this connection's any more.
 fn continue_leaving(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveError>> {
     pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
-        pair.sending(conn, |Sending { outbound, .. }, ring| {
-            if pair.is_plain() {
-                return Some(Ok(Leaving::Done));
+        let inbound = inbound.as_mut()?;
+        loop {
+            let steps = pair.sending(conn, |Sending { outbound, .. }, ring| {
+                if pair.is_plain() {
+                    return Some(Ok(Leaving::Done));
+                }
+                let outbound = outbound.as_mut()?;
+                let mut socket = Socket::new(conn, fd);
+                let mut io = pair.context(None, &mut socket, ring);
+                Some(match copied {
+                    Some(rx) => {
+                        sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io)
+                    }
+                    None => sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io),
+                })
+            })??;
+            if !is_full(steps) || !lengthen(conn, pair, inbound) {
+                return Some(steps);
             }
-            let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
-            let mut socket = Socket::new(conn, fd);
-            let mut io = pair.context(None, &mut socket, ring);
-            Some(match copied {
-                Some(rx) => sdp_remote::leave(outbound, inbound, Some(&mut Copied(rx)), &mut io),
-                None => sdp_remote::leave(outbound, inbound, rx.as_mut(), &mut io),
-            })
-        })
+        }
     })
     .flatten()
-    .flatten()
+}
+
+/// Whether bytes that go back have no room in the ring.
+pub(super) fn is_full(steps: Result<Leaving, LeaveError>) -> bool {
+    steps == Err(LeaveError::Receive(RecvError::Carrier(libc::ENOBUFS)))
+}
+
+/// A longer ring for bytes that go back to the other end, or come back from it. False: there is none to be had, or more is
+/// unread than may go back. Under the receiving half's lock.
+#[cold]
+#[inline(never)]
+pub(super) fn lengthen(conn: &Conn, pair: &Pair, inbound: &Inbound) -> bool {
+    let lengthened = pair.sending(conn, |Sending { outbound, longer, .. }, ring| {
+        let (len, end) = sdp_remote::longer_ring(outbound.as_ref()?, inbound, ring.len())?;
+        let mut room = Zeros::private(len)?;
+        sdp_remote::copy_ring(ring, &mut room, end);
+        *longer = Some(room);
+        Some(())
+    });
+    lengthened.flatten().is_some()
 }
 
 /// LEAVE, until both halves are raw.
@@ -385,6 +417,7 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
         match continue_leaving(conn, pair, fd) {
             Some(Ok(Leaving::Done)) => {
                 pair.become_plain();
+                await_bytes(conn, pair, fd);
                 return Handed::Back;
             }
             Some(Ok(Leaving::Waits(wait))) if monotonic_ns() < end => {
@@ -420,6 +453,21 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
             _ => return Handed::Lost,
         }
     }
+}
+
+/// Bytes that were unread are on their way back. A call that does not wait is to find the first of them: FIONREAD or an edge
+/// may have announced them.
+fn await_bytes(conn: &Conn, pair: &Pair, fd: c_int) {
+    let gives = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
+        outbound.as_ref().is_some_and(Outbound::has_given_back)
+    };
+    if pair.sending(conn, gives) != Some(true) {
+        return;
+    }
+    let end = monotonic_ns() + RELAY_NS;
+    while matches!(fd::poll_one(fd, libc::POLLIN, Some(BYTES_SLEEP_NS)), Ok(0) | Err(Errno::EINTR))
+        && monotonic_ns() < end
+    {}
 }
 
 /// A moment of waiting for the peer, or for another thread that leaves. False: it was long enough,
@@ -517,11 +565,15 @@ fn foresee(
 /// Takes the bytes that the peer gave back, so that they can be sent again: under the receiving
 /// half's lock. True: look again.
 pub(super) fn take_return(conn: &Conn, pair: &Pair, inbound: &mut Inbound, fd: c_int) -> bool {
-    let taken = pair.sending(conn, |Sending { outbound, .. }, ring| {
-        let mut socket = Socket::new(conn, fd);
-        let outbound = outbound.as_mut()?;
-        let taken = sdp_remote::take_return(outbound, inbound, &mut socket, &pair.shared, ring);
-        Some(taken.is_ok())
-    });
-    taken.flatten() == Some(true)
+    loop {
+        let taken = pair.sending(conn, |Sending { outbound, .. }, ring| {
+            let mut socket = Socket::new(conn, fd);
+            let outbound = outbound.as_mut()?;
+            Some(sdp_remote::take_return(outbound, inbound, &mut socket, &pair.shared, ring))
+        });
+        match taken.flatten() {
+            Some(Err(RecvError::Carrier(libc::ENOBUFS))) if lengthen(conn, pair, inbound) => {}
+            taken => return taken == Some(Ok(())),
+        }
+    }
 }

@@ -382,7 +382,7 @@ fn send_once(
 ) -> Result<usize, SendError> {
     take_arrived(conn, pair);
     pair.sending_for(conn, Use::Call, |sending, ring| {
-        let Sending { prefix, moved, outbound, tx } = sending;
+        let Sending { prefix, moved, outbound, tx, .. } = sending;
         let guarded = outbound.as_mut().filter(|_| !pair.is_plain());
         let Some(outbound) = guarded else {
             let mut walk = vector;

@@ -13,7 +13,7 @@ use core::{
 use sdp_fabric_shm::identity::Tuple;
 use sdp_fabric_verbs::endpoint::{VerbsRx, VerbsTx};
 use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, SendContext, Shared};
-use sdp_sys::{section, time::monotonic_ns};
+use sdp_sys::{memory::Zeros, section, time::monotonic_ns};
 
 use super::{
     carrier_io::Socket,
@@ -72,6 +72,8 @@ pub(super) struct Sending {
     pub(super) outbound: Option<Outbound>,
     /// The queue pair's half.
     pub(super) tx: Option<VerbsTx>,
+    /// In the place of the ring, while more goes back to the other end, or comes back from it, than that has room for.
+    pub(super) longer: Option<Zeros>,
 }
 
 /// Attempts to meet. Under the device's lock.
@@ -205,7 +207,8 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             cut_ns: 0,
             shown: Shown::Tcp,
         };
-        let sending = Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None };
+        let sending =
+            Sending { prefix: Prefix::new(), moved: 0, outbound: None, tx: None, longer: None };
         let attempt = Attempt {
             meeting: Meeting::new(role),
             place: 0,
@@ -315,7 +318,15 @@ impl Pair {
     ) -> Option<R> {
         // SAFETY: the lock of the half is the caller's, which gives it to us.
         let (sending, ring) = unsafe { (&mut *self.sending.get(), &mut *self.ring.get()) };
-        self.is_of(conn).then(|| body(sending, ring))
+        if !self.is_of(conn) {
+            return None;
+        }
+        let mut longer = sending.longer.take();
+        let done = body(sending, longer.as_deref_mut().unwrap_or(ring));
+        if let Some(longer) = longer {
+            keep_longer(sending, longer);
+        }
+        Some(done)
     }
 
     /// Whether nothing but this process's calls uses the connection, and all that is to be known of
@@ -564,6 +575,7 @@ impl Pair {
         self.receiving(conn, |receiving| {
             self.sending(conn, |sending, _| {
                 self.owner.store(NOBODY, Ordering::Release);
+                sending.longer = None;
                 (sending.tx.take(), receiving.rx.take())
             })
         })?
@@ -577,6 +589,15 @@ impl Pair {
     /// The place is free: nothing of its queue pair is left.
     pub(super) fn release(&self) {
         self.owner.store(0, Ordering::Release);
+    }
+}
+
+/// The longer ring of a half stays as long as bytes may lie there, if there is none that is longer still.
+#[cold]
+#[inline(never)]
+fn keep_longer(sending: &mut Sending, longer: Zeros) {
+    if !sending.outbound.as_ref().is_none_or(Outbound::is_plain) && sending.longer.is_none() {
+        sending.longer = Some(longer);
     }
 }
 

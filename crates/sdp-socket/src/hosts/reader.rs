@@ -20,7 +20,7 @@ use super::{
     carrier_io::{Socket, Vector},
     ending,
     forked::Copied,
-    leaving,
+    leaving::{self, is_full, lengthen},
     pair::{self, Pair, Receiving, Sending},
 };
 use crate::conn::{
@@ -106,6 +106,9 @@ impl<'a> Reader<'a> {
                 let outbound = outbound.as_mut()?;
                 let (at, len) = sdp_remote::read_on(outbound, inbound.as_mut()?);
                 reader.unanswered_to = outbound.stream().saturating_add(UNANSWERED_MAX);
+                if len > unread.len() && !unread.grow(len) {
+                    return None;
+                }
                 copy_ring(ring, at, unread.get_mut(..len)?);
                 Some(len)
             })
@@ -129,9 +132,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Its parts of this process's memory.
-    pub(crate) fn memory(&self) -> [Range<usize>; 2] {
+    pub(crate) fn memory(&self) -> [Range<usize>; 3] {
         let (conn, pair) = (from_ref(self.conn).addr(), from_ref(self.pair).addr());
-        [conn..conn + size_of::<Conn>(), pair..pair + size_of::<Pair>()]
+        let ring = self.pair.sending(self.conn, |_, ring| {
+            let ring = ring.as_ptr_range();
+            ring.start.addr()..ring.end.addr()
+        });
+        let ring = ring.unwrap_or_default();
+        [conn..conn + size_of::<Conn>(), pair..pair + size_of::<Pair>(), ring]
     }
 
     /// Whether bytes of the stream lie in receive buffers.
@@ -234,17 +242,24 @@ impl<'a> Reader<'a> {
             return Some(Next::Guarded { may_end: true, is_held, may_send, events: 0 });
         }
         let written = self.pair.receiving(self.conn, |Receiving { inbound, .. }| {
-            self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
-                let (inbound, outbound) = (inbound.as_mut()?, outbound.as_mut()?);
-                let mut socket = Socket::new(self.conn, self.fd);
-                let mut io = self.pair.context(None, &mut socket, ring);
-                let leaving = sdp_remote::tend_reader(outbound, inbound, &mut io).ok()?;
-                let is_held = outbound.is_held();
-                let may_send = !is_held && self.allowed(outbound) != 0;
-                Some((leaving, (outbound.may_end(), is_held, may_send)))
-            })
+            let inbound = inbound.as_mut()?;
+            loop {
+                let written =
+                    self.pair.sending(self.conn, |Sending { outbound, .. }, ring| {
+                        let outbound = outbound.as_mut()?;
+                        let mut socket = Socket::new(self.conn, self.fd);
+                        let mut io = self.pair.context(None, &mut socket, ring);
+                        let leaving = sdp_remote::tend_reader(outbound, inbound, &mut io);
+                        let is_held = outbound.is_held();
+                        let may_send = !is_held && self.allowed(outbound) != 0;
+                        Some((leaving, (outbound.may_end(), is_held, may_send)))
+                    })??;
+                if !is_full(written.0) || !lengthen(self.conn, self.pair, inbound) {
+                    return Some((written.0.ok()?, written.1));
+                }
+            }
         });
-        let (leaving, (may_end, is_held, may_send)) = written.flatten().flatten()?;
+        let (leaving, (may_end, is_held, may_send)) = written.flatten()?;
         // Then the carrier counts as writable when the kernel has sent everything. 0: as for every socket.
         if matches!(leaving, Leaving::Waits(Wait::Unsegmented) | Leaving::Done) {
             let lowat = c_int::from(leaving != Leaving::Done);

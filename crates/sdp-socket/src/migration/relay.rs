@@ -99,7 +99,7 @@ impl Relay {
         kernel::pipe2(&mut ends, libc::O_CLOEXEC).ok()?;
         let [told, word] = ends.map(OwnedFd::new);
         let fds = [carrier, other.raw(), told.raw()];
-        let kept = [range(unread.first(u64::MAX)), range(&buffers.0), 0..0, 0..0];
+        let kept = [range(unread.first(u64::MAX)), range(&buffers.0), 0..0, 0..0, 0..0];
         let mut pump = || pump_when_told(fds, &unread, &mut buffers);
         let child = start_process(kept, &mut pump)?;
         child.goes_on().then_some(Self { ours, word, unread })
@@ -131,8 +131,8 @@ pub(crate) fn guarded(conn: &Conn, carrier: c_int) -> Option<bool> {
     let fds = [carrier, other.raw()];
     let _making = MakingRelay::begin(conn);
     let child = Reader::new(conn, carrier, &mut unread).and_then(|(reader, len)| {
-        let [one, another] = reader.memory();
-        let kept = [one, another, range(&unread), range(&buffers.0)];
+        let [conn, pair, ring] = reader.memory();
+        let kept = [conn, pair, ring, range(&unread), range(&buffers.0)];
         let unread = unread.get(..len)?;
         let mut pump = || pump_guarded(fds, unread, &mut buffers, reader);
         reader.copied(|| start_process(kept, &mut pump))
@@ -181,7 +181,7 @@ pub(crate) fn give_copy(
     if has_come {
         carrier::set_reset_on_close(other.raw(), is_reset);
     } else {
-        let kept = [range(rest), 0..0, 0..0, 0..0];
+        let kept = [range(rest), 0..0, 0..0, 0..0, 0..0];
         let mut deliver = || deliver_until_it_ends(other.raw(), rest, is_reset);
         if !start_process(kept, &mut deliver).is_some_and(Child::goes_on) {
             return false;
@@ -374,7 +374,7 @@ struct Child {
 /// Starts a process that does `work` and ends. No process waits for it: it is the child of a child
 /// that has ended. Where this process adopts orphans, it is a child that no wait finds: it sends no
 /// signal when it ends. Of this process's memory it keeps `kept`. [`Child::goes_on`] follows.
-fn start_process(kept: [Range<usize>; 4], work: &mut dyn FnMut()) -> Option<Child> {
+fn start_process(kept: [Range<usize>; 5], work: &mut dyn FnMut()) -> Option<Child> {
     // No handler of the program runs in the copy.
     let _section = section::Guard::enter();
     let is_relay = gets_orphans();
