@@ -1,5 +1,6 @@
 """Programs under `sdp run` on two machines, and what of theirs the kernels saw as TCP and as RDMA."""
 
+import functools
 import json
 import shlex
 
@@ -30,17 +31,50 @@ for i in $(seq 200); do
     [ -n "$(ss -Htn state established state close-wait 'sport = :%d')" ] || break; sleep 0.1
 done
 """
+# What a segment that is sent again has at most.
+SEGMENT = 1500
+# So often a test is played whose lanes were lost.
+PLAYS = 3
 # What a half that leaves its queue pair may send a second time: all that the peer has not acknowledged.
 RESUMED = 65_536 + SLACK
+
+
+class LanesLost(AssertionError):
+    """Too little went over queue pairs, and some were lost: both machines share a host, and one that stands still for
+    140 ms does not acknowledge what soft-RoCE sends again."""
+
+
+def undisturbed(test):
+    """The test is played until no lane is lost in it; it fails if that is so in each of [`PLAYS`]. Whatever else it
+    finds fails at once."""
+
+    @functools.wraps(test)
+    def plays(*, ends, **fixtures):
+        for left in reversed(range(PLAYS)):
+            try:
+                return test(ends=ends, **fixtures)
+            except LanesLost as why:
+                if not left:
+                    raise
+                print(f"again, for lanes were lost: {why}")
+                ends.wire.count()
+
+    return plays
 
 
 class Wire:
     """What crosses between the machines, by the kernel of the second one."""
 
-    def __init__(self, guest):
-        self.guest = guest
-        guest.run(f"nft list table inet wire >/dev/null 2>&1 || nft {shlex.quote(COUNTERS)}")
-        guest.run("nft reset counters >/dev/null")
+    def __init__(self, pair):
+        self.pair, self.guest = pair, pair.b
+        self.guest.run(f"nft list table inet wire >/dev/null 2>&1 || nft {shlex.quote(COUNTERS)}")
+        self.guest.run("nft reset counters >/dev/null")
+        self.resent()
+
+    def resent(self):
+        """Segments that the kernels' TCP has sent again since the last time."""
+        asked = [machine.run("nstat -z TcpRetransSegs | awk '/TcpRetransSegs/ { print $2 }'") for machine in (self.pair.a, self.pair.b)]
+        return sum(int(done.text) for done in asked)
 
     def count(self):
         """(payload over TCP, at most; bytes in RDMA's packets) since the last time."""
@@ -55,6 +89,13 @@ def sums(end, way):
     return end["bytes"][f"sdp_{way}"] + end["bytes"][f"tcp_{way}"]
 
 
+def check_share(ends, sdp, tcp, share):
+    """Of the bytes `sdp` and `tcp` that `ends` moved so large a share went over queue pairs."""
+    if sdp < share * (sdp + tcp):
+        lost = sum(end["demotions"].get("lane-lost", 0) for end in ends)
+        raise (LanesLost if lost else AssertionError)((sdp, tcp, ends))
+
+
 class Ends(Shown):
     """One server on machine `a`, clients on `b`, each of its own user; where the payload went, by three witnesses: both
     reports, and the kernel's counters."""
@@ -62,7 +103,7 @@ class Ends(Shown):
     def __init__(self, pair, ladder, settings=SETTINGS):
         super().__init__(pair, ladder.artifacts.sdp)
         self.settings = settings
-        self.wire = Wire(pair.b)
+        self.wire = Wire(pair)
         self.server = self.stopper = self.killer = self.port = None
 
     def command(self, name, words):
@@ -115,16 +156,18 @@ class Ends(Shown):
         print(json.dumps([server, *clients]))
         tcp, rdma = self.wire.count()
         by = {lane: sum(c["bytes"][f"{lane}_{way}"] for c in clients for way in ("sent", "received")) for lane in ("sdp", "tcp")}
-        print(json.dumps({"kernel": {"tcp": tcp, "rdma": rdma}, "clients": by}))
+        resent = self.wire.resent()
+        print(json.dumps({"kernel": {"tcp": tcp, "rdma": rdma, "resent": resent}, "clients": by}))
         for end in (server, *clients):
             assert end["fabrics"]["shm"] == 0, end
         met = sum(c["fabrics"]["verbs"] for c in clients)
         assert server["fabrics"]["verbs"] >= connections and met >= connections, (server, clients)
-        assert by["sdp"] >= share * sum(by.values()), (server, clients)
         assert rdma >= by["sdp"], (rdma, by)
         # A resumed half sends again what was not acknowledged.
         resumes = sum(n for end in (server, *clients) for n in end["demotions"].values())
-        assert tcp <= 1.05 * by["tcp"] + SLACK + RESUMED * resumes, (tcp, by, resumes)
+        most = 1.05 * by["tcp"] + SLACK + RESUMED * resumes + SEGMENT * resent
+        assert tcp <= most, (tcp, by, resumes, resent)
         if is_whole:
             for one, other in (("sent", "received"), ("received", "sent")):
                 assert sums(server, one) == sum(sums(c, other) for c in clients), (server, clients)
+        check_share((server, *clients), by["sdp"], by["tcp"], share)

@@ -73,8 +73,10 @@ pub struct Opened {
 /// The meaning of an asynchronous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Nothing to do: a port that went may come back.
+    /// Nothing to do.
     None,
+    /// The port of this number, from 1, is up, or down and may come back.
+    Port(u8, bool),
     /// This queue pair has failed.
     QueuePair(u32),
     /// The device goes, or an object that all connections share has failed.
@@ -184,6 +186,10 @@ impl Opened {
                 Trouble::QueuePair(unsafe { (*(event.element as *const abi::Qp)).qp_num })
             }
             abi::ASYNC_CQ_ERR | abi::ASYNC_SRQ_ERR | abi::ASYNC_DEVICE_FATAL => Trouble::Device,
+            kind @ (abi::ASYNC_PORT_ACTIVE | abi::ASYNC_PORT_ERR) => {
+                // The number is an `int` in the first bytes of the union.
+                Trouble::Port(event.element as u8, kind == abi::ASYNC_PORT_ACTIVE)
+            }
             _ => Trouble::None,
         };
         // SAFETY: the event that was taken.

@@ -5,6 +5,9 @@
 //! of requests and replies travels as it is, in fields of fixed length: the other side sees zeros
 //! behind shorter ones.
 
+mod events;
+mod goodbye;
+
 use core::sync::atomic::{AtomicU16, Ordering};
 
 use sdp_rdma::{
@@ -19,11 +22,14 @@ use crate::{
     abi::{cm as cm_abi, verbs as abi},
     budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE},
     cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Times},
-    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue, Trouble},
+    device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue},
     endpoint::{Conn, Core, Counts, INBOX, Receives, VerbsRx, VerbsTx},
     numbers::Numbers,
     pool::{Region, Shared},
+    status::{BY_CONSUMER, refusal},
 };
+
+use goodbye::Goodbyes;
 
 /// Listeners of a fabric.
 pub const LISTENERS_MAX: usize = budget::CONNECTIONS_MAX;
@@ -39,8 +45,6 @@ const DESCRIPTORS_LEAST: u64 = 256;
 const IS_LISTENER: u64 = 1 << 32;
 /// The `uid` of an id that only reports the device's events: of a listener that has no place.
 const WATCH: u64 = u64::MAX;
-/// First byte of a refusal: the consumer's, with its code behind it.
-const BY_CONSUMER: u8 = 1;
 
 /// How a fabric is to be.
 #[derive(Debug, Clone, Copy)]
@@ -126,6 +130,7 @@ pub struct Slow {
     /// ids that the device is going, and some drivers report it nowhere else: without connections
     /// this process would never learn of it, and the kernel would wait for it.
     watch: Option<CmId>,
+    goodbyes: Goodbyes,
     /// Dropped behind everything that came of it.
     manager: Option<CmChannel>,
     pd: Pd,
@@ -216,6 +221,7 @@ impl VerbsFabric {
             first_event: 0,
             event_count: 0,
             watch: Some(watch),
+            goodbyes: Goodbyes::new(mapped(budget.connections, |_| None)?),
             manager: Some(manager),
             pd,
         };
@@ -408,10 +414,14 @@ impl VerbsFabric {
     /// Forgets a place whose connection was never made.
     fn forget(&mut self, id: Id) {
         let index = id.index();
+        let ended = self.slot(id).and_then(|slot| {
+            // One without a queue pair has nothing to say, unless it was asked.
+            let has_spoken = slot.qp.is_some() || slot.stage == Stage::Asked;
+            slot.id.take().filter(|_| has_spoken)
+        });
+        self.slow().goodbyes.end(ended);
         if let Some(slot) = self.slot(id) {
-            slot.id = None;
-            slot.qp = None;
-            slot.stage = Stage::Free;
+            (slot.qp, slot.stage) = (None, Stage::Free);
         }
         let conn = self.core.place(index);
         conn.number.store(0, Ordering::Release);
@@ -422,6 +432,7 @@ impl VerbsFabric {
     /// Begins the end of a connection: no work any more, work in flight is flushed, the peer is
     /// told. Frees no memory: the queue pair is destroyed later ([`VerbsFabric::bury`]).
     fn end(&mut self, id: Id, why: QpError) {
+        let must_be_quiet = self.must_be_quiet();
         let core = self.core.clone();
         core.place(id.index()).fail(why);
         let Some(slot) = self.slot(id) else { return };
@@ -431,7 +442,9 @@ impl VerbsFabric {
             Stage::Asking | Stage::Asked if slot.qp.is_none() => return self.forget(id),
             Stage::Asking | Stage::Asked => {
                 // It was never ready to send or receive: nothing is under way.
-                (slot.id, slot.stage) = (None, Stage::Ending);
+                slot.stage = Stage::Ending;
+                let ended = slot.id.take();
+                self.slow().goodbyes.end(ended);
                 core.place(id.index()).is_drained.store(true, Ordering::Release);
                 return core.is_due.store(true, Ordering::Release);
             }
@@ -448,7 +461,9 @@ impl VerbsFabric {
             if is_unconfirmed {
                 let _ = cm_id.establish();
             }
-            let _ = cm_id.disconnect();
+            if !must_be_quiet {
+                let _ = cm_id.disconnect();
+            }
         }
         core.is_due.store(true, Ordering::Release);
     }
@@ -468,14 +483,7 @@ impl VerbsFabric {
             had_some = true;
             self.handle(&event);
         }
-        while let Some(trouble) = self.context.event() {
-            had_some = true;
-            match trouble {
-                Trouble::None => {}
-                Trouble::QueuePair(number) => self.core.fail_one(number),
-                Trouble::Device => self.lose(),
-            }
-        }
+        had_some |= self.hear();
         if self.core.is_broken.load(Ordering::Acquire) && !self.is_lost {
             had_some = true;
             self.lose();
@@ -651,6 +659,9 @@ impl VerbsFabric {
 
     /// The road is known: asks.
     fn ask(&mut self, id: Id) -> Result<(), Error> {
+        if self.must_be_quiet() {
+            return Err(Error::NoDevice);
+        }
         let number = self.make_qp(id)?;
         let times = self.options.times;
         let slot = self.slot(id).ok_or(Error::Full)?;
@@ -697,16 +708,6 @@ impl VerbsFabric {
             (slot.id, slot.service) = (Some(cm_id), service);
         }
         self.tell(CmEvent::Request(id, data));
-    }
-}
-
-/// The reason why a request was refused, from the event of the refusal.
-fn refusal(event: &Event) -> Reject {
-    match (event.status(), event.private_data()) {
-        (cm_abi::REJECT_INVALID_SERVICE, _) => Reject::InvalidService,
-        (cm_abi::REJECT_CONSUMER, [BY_CONSUMER, code, ..]) => Reject::Consumer(*code),
-        (cm_abi::REJECT_CONSUMER, _) => Reject::Busy,
-        _ => Reject::Stale,
     }
 }
 

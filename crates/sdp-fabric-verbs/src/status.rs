@@ -1,8 +1,14 @@
-//! How requests end, in the device's words and in ours.
+//! How requests of a device and of the connection manager end, in their words and in ours.
 
-use sdp_rdma::{fabric::QpError, work::Status};
+use sdp_rdma::{cm::Reject, fabric::QpError, work::Status};
 
-use crate::abi::verbs as abi;
+use crate::{
+    abi::{cm as cm_abi, verbs as abi},
+    cm::Event,
+};
+
+/// The first byte of a refusal's private data, if its second is the consumer's code.
+pub(crate) const BY_CONSUMER: u8 = 1;
 
 /// As an entry of the data path has it; 0 is success.
 pub(crate) const fn status_code(status: i32) -> u8 {
@@ -31,5 +37,15 @@ pub(crate) const fn status_of(code: u8) -> Status {
         2 => Status::LocalProtection,
         3 => Status::RetryExceeded,
         _ => Status::Flushed,
+    }
+}
+
+/// The reason why a request was refused, from the event of the refusal.
+pub(crate) fn refusal(event: &Event) -> Reject {
+    match (event.status(), event.private_data()) {
+        (cm_abi::REJECT_INVALID_SERVICE, _) => Reject::InvalidService,
+        (cm_abi::REJECT_CONSUMER, [BY_CONSUMER, code, ..]) => Reject::Consumer(*code),
+        (cm_abi::REJECT_CONSUMER, _) => Reject::Busy,
+        _ => Reject::Stale,
     }
 }

@@ -11,7 +11,7 @@ use sdp_sys::{Errno, OwnedFd};
 use crate::{
     local,
     network::state,
-    state::{Body, Id, Manager, Place, Stage, is_alive, own_pid},
+    state::{Body, Device, Id, Manager, Place, Stage, is_alive, own_pid},
     step::Step,
 };
 
@@ -184,6 +184,9 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             bind(body, index, from)?;
             if let Some(id) = body.ids.get_mut(index) {
                 (id.remote, id.stage) = (to, Stage::AddressKnown);
+            }
+            if device_of(body, index).is_some_and(|device| device.is_down) {
+                return Err(Errno(libc::ENETUNREACH));
             }
             tell(body, index, abi::EVENT_ADDR_RESOLVED, 0, None);
             Ok(())
@@ -389,7 +392,10 @@ fn connect(body: &mut Body, index: usize, param: &abi::ConnParam) -> Result<(), 
     asking.qp = param.qp_num;
     let (from, to) = (asking.local, asking.remote);
     let listener = body.ids.iter().position(|id| id.stage == Stage::Listening && id.local == to);
-    let Some(listener) = listener else {
+    let Some(listener) = listener.filter(|listener| is_carried(body, index, *listener)) else {
+        if listener.is_some() {
+            return Ok(());
+        }
         tell(body, index, abi::EVENT_REJECTED, abi::REJECT_INVALID_SERVICE, None);
         return Ok(());
     };
@@ -431,6 +437,7 @@ fn accept(body: &mut Body, index: usize, uid: u64, param: &abi::ConnParam) -> Re
     }
     // The end that asked has perhaps given up: then it does not confirm.
     if let Some(peer) = peer
+        && is_carried(body, index, peer)
         && advance(body, peer, &[Stage::Asking], Stage::Answered).is_ok()
     {
         if let Some(id) = body.ids.get_mut(peer) {
@@ -445,6 +452,7 @@ fn confirm(body: &mut Body, index: usize) -> Result<(), Errno> {
     body.step(Step::Confirm)?;
     advance(body, index, &[Stage::Answered], Stage::Connected)?;
     if let Some(peer) = peer_of(body, index)
+        && is_carried(body, index, peer)
         && advance(body, peer, &[Stage::Accepted], Stage::Connected).is_ok()
     {
         tell(body, peer, abi::EVENT_ESTABLISHED, 0, None);
@@ -456,7 +464,7 @@ fn confirm(body: &mut Body, index: usize) -> Result<(), Errno> {
 fn refuse(body: &mut Body, index: usize, data: &[u8]) {
     let Some(peer) = peer_of(body, index) else { return };
     let stages = [Stage::Asking, Stage::Asked, Stage::Answered, Stage::Accepted];
-    if advance(body, peer, &stages, Stage::Ended).is_ok() {
+    if is_carried(body, index, peer) && advance(body, peer, &stages, Stage::Ended).is_ok() {
         let mut param = abi::ConnParam::NONE;
         param.private_data.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
         param.private_data_len = REJECT as u8;
@@ -467,7 +475,7 @@ fn refuse(body: &mut Body, index: usize, data: &[u8]) {
 fn say_goodbye(body: &mut Body, index: usize) {
     let Some(peer) = peer_of(body, index) else { return };
     let stages = [Stage::Connected, Stage::Answered, Stage::Accepted];
-    if advance(body, peer, &stages, Stage::Ended).is_ok() {
+    if is_carried(body, index, peer) && advance(body, peer, &stages, Stage::Ended).is_ok() {
         tell(body, peer, abi::EVENT_DISCONNECTED, 0, None);
     }
 }
@@ -516,6 +524,22 @@ fn is_unreported(body: &mut Body, index: usize) -> bool {
         });
     }
     is_there
+}
+
+/// Whether a message from one id to another arrives.
+fn is_carried(body: &mut Body, from: usize, to: usize) -> bool {
+    if let Some(device) = device_of(body, from)
+        && device.is_down
+    {
+        device.is_deaf = true;
+        return false;
+    }
+    device_of(body, to).is_none_or(|device| !device.is_down && !device.is_deaf)
+}
+
+fn device_of(body: &mut Body, index: usize) -> Option<&mut Device> {
+    let at = usize::from(body.ids.get(index)?.device).checked_sub(1)?;
+    body.devices.get_mut(at)
 }
 
 fn peer_of(body: &Body, index: usize) -> Option<usize> {

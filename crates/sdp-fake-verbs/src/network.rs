@@ -154,6 +154,27 @@ impl Network {
         });
     }
 
+    /// The port of a device goes down, or is up. A message of the connection manager that a process
+    /// sends meanwhile costs the device all that are sent to it from then on, as soft-RoCE does.
+    pub fn set_port(self, device: usize, is_up: bool) {
+        self.0.with(|body| {
+            let Some(port) = body.devices.get_mut(device) else { return };
+            port.is_down = !is_up;
+            let (of, number) =
+                (port.of.checked_sub(1).map_or(device, usize::from), port.behind + 1);
+            let kind = if is_up { abi::ASYNC_PORT_ACTIVE } else { abi::ASYNC_PORT_ERR };
+            for index in 0..body.contexts.len() {
+                let is_its = body
+                    .contexts
+                    .get(index)
+                    .is_some_and(|context| context.pid != 0 && usize::from(context.device) == of);
+                if is_its {
+                    work::tell_trouble(body, index, Trouble { kind, qp: 0, port: number });
+                }
+            }
+        });
+    }
+
     /// Takes a device away, with all that was made on it.
     pub fn remove_device(self, device: usize) {
         self.take_away(device, true);
@@ -181,7 +202,7 @@ impl Network {
                 if is_its && is_reported {
                     work::fail_all(body, index);
                     let kind = abi::ASYNC_DEVICE_FATAL;
-                    work::tell_trouble(body, index, Trouble { kind, qp: 0 });
+                    work::tell_trouble(body, index, Trouble { kind, qp: 0, port: 0 });
                 }
             }
         });

@@ -49,6 +49,10 @@ pub(crate) struct Device {
     pub(crate) is_iwarp: bool,
     /// It has no shared receive queues.
     pub(crate) has_own_receives: bool,
+    /// No message of the connection manager leaves it.
+    pub(crate) is_down: bool,
+    /// No such message reaches it any more: one was sent while it was down.
+    pub(crate) is_deaf: bool,
 }
 
 #[repr(C)]
@@ -117,6 +121,8 @@ pub(crate) struct Trouble {
     pub(crate) kind: i32,
     /// Number of the queue pair; 0: none.
     pub(crate) qp: u32,
+    /// Number of the port, from 1; 0: none.
+    pub(crate) port: u8,
 }
 
 #[derive(Clone, Copy)]

@@ -489,13 +489,13 @@ unsafe extern "C" fn get_async_event(
         let entry = body.contexts.get_mut(index).ok_or(Errno::EAGAIN)?;
         // The descriptor was perhaps moved since it was made.
         entry.fd = (*context).async_fd;
-        while let Some(Trouble { kind, qp }) =
+        while let Some(Trouble { kind, qp, port }) =
             body.contexts.get_mut(index).and_then(|entry| entry.troubles.pop())
         {
             local::take_ring((*context).async_fd);
             let own = own_pid();
             let place = body.qps.iter().find(|place| place.pid == own && place.number == qp);
-            let element = place.map_or(0, |place| place.local as usize);
+            let element = place.map_or(usize::from(port), |place| place.local as usize);
             if qp == 0 || element != 0 {
                 ((*event).element, (*event).event_type) = (element, kind);
                 return Ok(());

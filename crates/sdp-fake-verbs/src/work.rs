@@ -110,7 +110,7 @@ fn leave_waiting(body: &mut Body, number: u32) {
 pub(crate) fn break_pair(body: &mut Body, index: usize, kind: i32) {
     fail(body, index, abi::WC_WR_FLUSH_ERR);
     if let Some((context, qp)) = body.qps.get(index).map(|qp| (qp.context, qp.number)) {
-        tell_trouble(body, usize::from(context), Trouble { kind, qp });
+        tell_trouble(body, usize::from(context), Trouble { kind, qp, port: 0 });
     }
 }
 

@@ -268,6 +268,29 @@ fn a_device_without_queue_pairs_goes() {
     assert_eq!(network.live(), Live::default());
 }
 
+/// A port that goes down ends queue pairs, and connections meet again when it is up: nothing was said
+/// to peers meanwhile. (On a device of its own: one that loses messages does so for good.)
+#[test]
+fn a_port_goes_down_and_comes_back() {
+    let (_turn, network) = turn();
+    for down in [1, 5, 12] {
+        let story = format!("down for {down} rounds");
+        let outcome = play(&story, 7, |round, _| match round {
+            15 => {
+                network.set_port(0, false);
+                network.set_road(Road::Cut);
+            }
+            _ if round == 15 + down => {
+                network.expire();
+                network.set_road(Road::Open);
+            }
+            _ if round == 17 + down => network.set_port(0, true),
+            _ => {}
+        });
+        assert!(outcome.is_up && outcome.meetings > 1, "{story}: {outcome:?}");
+    }
+}
+
 /// A queue pair that could not be stopped leaves its place with work in flight: later completions
 /// of that belong to no connection, and say nothing about the requests of the next one there.
 #[test]

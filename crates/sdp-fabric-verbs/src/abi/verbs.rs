@@ -444,5 +444,9 @@ pub const ASYNC_QP_REQ_ERR: c_int = 2;
 pub const ASYNC_QP_ACCESS_ERR: c_int = 3;
 /// The device has failed or goes.
 pub const ASYNC_DEVICE_FATAL: c_int = 8;
+/// A port is up; `element` is its number.
+pub const ASYNC_PORT_ACTIVE: c_int = 9;
+/// A port is down; `element` is its number.
+pub const ASYNC_PORT_ERR: c_int = 10;
 /// The shared receive queue has failed.
 pub const ASYNC_SRQ_ERR: c_int = 14;
