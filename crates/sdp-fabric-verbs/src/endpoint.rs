@@ -29,10 +29,12 @@ use crate::{
 
 mod chain;
 mod conn;
+mod news;
 mod receives;
 
 use chain::{Chain, Request, Waiting};
 pub use conn::Conn;
+use news::News;
 pub use receives::{Receives, are_shared};
 
 /// Messages that an inbox holds; promises stay below it.
@@ -92,6 +94,7 @@ pub struct Core {
     pub(crate) is_broken: AtomicBool,
     /// Something for a slow step to do.
     pub(crate) is_due: AtomicBool,
+    news: News,
 }
 
 // SAFETY: `slow` is touched by the one fabric that owns it (`&mut`), all else is atomic, or a buffer that has one
@@ -134,6 +137,7 @@ impl Core {
             again: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
+            news: News::new(),
         }
     }
 
@@ -165,10 +169,6 @@ impl Core {
         self.conns.get(index)
     }
 
-    fn by_number(&self, number: u32) -> Option<usize> {
-        self.conns.iter().position(|conn| conn.number.load(Ordering::Acquire) == number)
-    }
-
     /// The device failed this queue pair.
     pub(crate) fn fail_one(&self, number: u32) {
         let conn = self.by_number(number).and_then(|index| self.conn(index));
@@ -187,8 +187,9 @@ impl Core {
         self.wants_step();
     }
 
-    /// A slow step is due.
-    fn wants_step(&self) {
+    /// A slow step is due, and connections may have failed.
+    pub(crate) fn wants_step(&self) {
+        self.news.note_all();
         self.is_due.store(true, Ordering::Release);
     }
 
@@ -325,6 +326,7 @@ impl Core {
             place.store((buffer as u64) << 32 | len, Ordering::Relaxed);
         }
         conn.arrived.store(arrived.wrapping_add(1), Ordering::Release);
+        self.news.note(index);
     }
 
     /// No posts from here on, and a last request that reports when all before it have ended. The

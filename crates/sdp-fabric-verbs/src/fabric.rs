@@ -306,7 +306,7 @@ impl VerbsFabric {
         for conn in self.core.conns.iter() {
             conn.fail(QpError::Disconnected);
         }
-        self.core.is_due.store(true, Ordering::Release);
+        self.core.wants_step();
     }
 
     #[allow(clippy::mut_from_ref)]
@@ -446,7 +446,7 @@ impl VerbsFabric {
                 let ended = slot.id.take();
                 self.slow().goodbyes.end(ended);
                 core.place(id.index()).is_drained.store(true, Ordering::Release);
-                return core.is_due.store(true, Ordering::Release);
+                return core.wants_step();
             }
         }
         let is_unconfirmed = slot.stage == Stage::Accepted;
@@ -465,7 +465,7 @@ impl VerbsFabric {
                 let _ = cm_id.disconnect();
             }
         }
-        core.is_due.store(true, Ordering::Release);
+        core.wants_step();
     }
 
     fn tell_end(&mut self, id: Id) {
@@ -536,7 +536,7 @@ impl VerbsFabric {
                 conn.is_drained.store(true, Ordering::Release);
             }
         }
-        self.core.is_due.store(true, Ordering::Release);
+        self.core.wants_step();
     }
 
     fn next_event(&mut self) -> Option<Event> {

@@ -238,8 +238,8 @@ pub(super) fn drain() -> bool {
 pub(super) fn drain_one(at: usize) -> bool {
     let had_some = places::with_core(at, |core| {
         let had_some = core.drain();
-        for (_, pair) in pair::all() {
-            let Some((_, index)) = pair.queue().filter(|(place, _)| *place == at) else { continue };
+        for index in core.take_news() {
+            let Some(pair) = places::pair_at(at, index) else { continue };
             let Some(counts) = core.counts(index) else { continue };
             let now = counts.arrived.wrapping_shl(1) | u32::from(counts.has_failed);
             if pair.signalled.swap(now, Ordering::AcqRel) != now
@@ -600,6 +600,9 @@ fn begun(pair: &Pair, at: usize) {
         // All that arrives on this queue pair is new, whatever had arrived on the last one.
         pair.signalled.store(0, Ordering::Release);
         pair.set_queue(index.map(|index| (at, index)));
+        if let (Some(index), Some((number, _))) = (index, pair::of(conn)) {
+            places::set_pair_at(at, index, number);
+        }
         let Times { retries, rnr_retries, .. } = Times::USUAL;
         places::with_names(at, |core, name, port| {
             let counts = core.counts(index?)?;

@@ -6,12 +6,13 @@
 
 use core::{
     ptr::null_mut,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering},
 };
 
 use sdp_fabric_shm::identity::Tuple;
 use sdp_fabric_verbs::{
-    endpoint::Core, fabric::VerbsFabric, numbers::Numbers, pool::Shared as Owned,
+    budget::CONNECTIONS_MAX, endpoint::Core, fabric::VerbsFabric, numbers::Numbers,
+    pool::Shared as Owned,
 };
 use sdp_remote::Host;
 use sdp_stats::{Reason, page::DEVICE_LEN};
@@ -19,7 +20,7 @@ use sdp_sys::{section, time::monotonic_ns};
 
 use super::{
     pace::{REOPEN_NS, RETRY_MOST_NS},
-    pair::PAIRS,
+    pair::{self, PAIRS, Pair},
 };
 
 /// Addresses that are remembered, and devices that can be open at once.
@@ -62,6 +63,8 @@ pub(super) struct Place {
     pub(super) is_armed: AtomicBool,
     /// Fast steps in progress.
     fast: AtomicU32,
+    /// By the places of the device's connections: the number of the pair + 1 that had it last.
+    pairs: [AtomicU16; CONNECTIONS_MAX],
 }
 
 static TABLE: [Place; PLACES] = [const {
@@ -75,6 +78,7 @@ static TABLE: [Place; PLACES] = [const {
         device: AtomicPtr::new(null_mut()),
         is_armed: AtomicBool::new(false),
         fast: AtomicU32::new(0),
+        pairs: [const { AtomicU16::new(0) }; CONNECTIONS_MAX],
     }
 }; PLACES];
 /// A bit for each place with an open device.
@@ -101,6 +105,19 @@ pub(super) fn open_ones() -> impl Iterator<Item = usize> {
 
 pub(super) fn get(at: usize) -> Option<&'static Place> {
     TABLE.get(at)
+}
+
+/// The pair of number `number` has the connection at this place of the device.
+pub(super) fn set_pair_at(at: usize, index: usize, number: u32) {
+    if let Some(word) = get(at).and_then(|place| place.pairs.get(index)) {
+        word.store(number as u16 + 1, Ordering::Release);
+    }
+}
+
+/// The pair that has the connection at this place of the device. Loads.
+pub(super) fn pair_at(at: usize, index: usize) -> Option<&'static Pair> {
+    let number = get(at)?.pairs.get(index)?.load(Ordering::Acquire).checked_sub(1)?;
+    pair::get(u32::from(number)).filter(|pair| pair.queue() == Some((at, index)))
 }
 
 fn words(tuple: &Tuple) -> ([u64; 2], u32) {
