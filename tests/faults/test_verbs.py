@@ -531,6 +531,15 @@ def test_a_fork_copies_a_stream(hosts, how):
 
 
 @pytest.mark.integrity
+@pytest.mark.parametrize("step", ["ToRtr", "Confirm"])
+def test_a_child_ends_a_stream_that_only_its_end_takes_for_met(hosts, step):
+    """The server fails when it has the answer: it shows no PROOF. The child goes on by the carrier; its parent reads the rest."""
+    server = hosts.serve("answers", 1000, program=HANDBACK, fail=[fault(step, 1, 1 << 30)])
+    hosts.every_byte(hosts.start(1, "client", "ask-forks", ADDRESSES[0], PORT, 300, program=HANDBACK))
+    assert server.wait(LIMIT_S) == 0, server.communicate()
+
+
+@pytest.mark.integrity
 def test_a_child_keeps_what_its_parent_read_to_the_end(hosts):
     """The parent has used the stream since the fork, and closes it; the client, which has shut it down, is sent more."""
     server = hosts.serve("child-keeps", 120, program=HANDBACK)

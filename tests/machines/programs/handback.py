@@ -15,6 +15,8 @@
     handback.py serve PORT many AT   answers AT requests on each of MANY connections, and becomes what answers the rest
     handback.py serve PORT many-child AT    a child becomes that
     handback.py ask-many HOST[,HOST] PORT AT FILE   after AT makes the file, and waits outside the library until it is gone
+    handback.py serve PORT answers AT   answers AT requests, or all of them, and nothing else
+    handback.py ask-forks HOST PORT AT   after AT requests a child sends the rest and ends the stream; then this one reads on
     handback.py ask-held HOST PORT AT           after AT requests waits for a byte; to children that wait for what is not there
     handback.py ask-late HOST PORT AT END       sends UNREAD bytes after AT requests; then waits outside the library until
         there is the file of HANDBACK_LATE, which the new holder makes when it has these bytes and has sent the TAIL; END:
@@ -481,6 +483,23 @@ def ask_much(host, port, at):
     print("every byte")
 
 
+def ask_forks(host, port, at):
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    child = os.fork()
+    if child == 0:
+        for index in range(ROUNDS):
+            sock.sendall(request(index))
+        sock.shutdown(socket.SHUT_WR)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    for index in range(ROUNDS):
+        check(sock, index)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
 def ask_held(host, port, at):
     sock = socket.create_connection((host, port))
     for index in range(at):
@@ -562,6 +581,8 @@ if __name__ == "__main__":
         ask_split(words[0], int(words[1]), int(words[2]), words[3])
     elif command == "ask-mute":
         ask_mute(words[0], int(words[1]), int(words[2]))
+    elif command == "ask-forks":
+        ask_forks(words[0], int(words[1]), int(words[2]))
     elif command == "ask-held":
         ask_held(words[0], int(words[1]), int(words[2]))
     elif command == "ask-much":

@@ -8,7 +8,7 @@ use sdp_guard::{
 };
 
 use super::{
-    Leave, Outbound, PIECE_MAX, Partial, SAY_DEAD, SAY_PROOF, SendContext, SendError, Wait,
+    Leave, Outbound, PIECE_MAX, Partial, SAY_DEAD, SAY_PROOF, SendContext, SendError, Stage, Wait,
     carrier_error, ring_pieces,
 };
 use crate::{Carrier, Reason};
@@ -40,6 +40,16 @@ impl Outbound {
                 return Ok(());
             }
         }
+    }
+
+    /// Another process has written to the carrier meanwhile, and the peer has shown no PROOF: no marker is written from here
+    /// on, and no queue pair follows. False: the peer knows markers, or some are due.
+    pub fn forgo_proof(&mut self) -> bool {
+        if self.may_leave() || self.producer.lane() != Lane::Kernel || self.has_backlog() {
+            return false;
+        }
+        (self.stage, self.meeting) = (Stage::None, 0);
+        true
     }
 
     /// The last marker of the producer.

@@ -13,7 +13,7 @@
 //!
 //! A peer that has not proven itself cannot be asked: it may not even know that it was met, when the
 //! queue pair died before the answer came. Then the child goes on by the carrier, and looks for the
-//! PROOF, for which it hands the stream back.
+//! PROOF, for which it hands the stream back. When it has gone the parent goes on in the same way.
 //!
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
 //! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
@@ -23,13 +23,14 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::c_int;
 use sdp_fabric_verbs::endpoint::VerbsRx;
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, Scatter};
+use sdp_remote::Outbound;
 use sdp_shm::family::Row;
 use sdp_stats::Reason;
 use sdp_sys::{fd, time::monotonic_ns, tls};
 
 use super::{
     ending, is_guarded, leaving,
-    pair::{self, Pair},
+    pair::{self, Pair, Receiving, Sending},
 };
 use crate::{
     conn::{self, Conn, Holders, Limits, carrier},
@@ -137,6 +138,12 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
                 CLAIMED_NS.store(monotonic_ns(), Ordering::Relaxed);
                 return true;
             }
+            (COPY_HAS_IT, false)
+                if what != Use::Tend && is_left(conn, pair) && change(OWNER_HAS_IT) =>
+            {
+                pair.claimed();
+                return true;
+            }
             (COPY_HAS_IT, true) if pair.is_claimed() => return what != Use::Tend,
             _ if !may_wait && what != Use::Ask => return false,
             (UNCLAIMED, true) if is_current && change(COPY_LEAVES) => {
@@ -163,6 +170,31 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
         }
         sdp_sys::time::sleep(SLEEP_NS);
     }
+}
+
+/// Whether a copy that went on by the carrier has gone, and left the stream to this process, which has the queue pair: as
+/// far as can be known the peer has never met, so that only payload is on the carrier.
+#[cold]
+#[inline(never)]
+fn is_left(conn: &Conn, pair: &Pair) -> bool {
+    let (Some(row), Some((family, slot))) = (conn.row_index(), process::family()) else {
+        return false;
+    };
+    if conn.has(Holders::Uncertain) || family.is_held_by_others(slot, row) {
+        return false;
+    }
+    let is_read = |Receiving { inbound, .. }: &mut Receiving| {
+        inbound.as_ref().is_some_and(|inbound| !inbound.is_on_sdp() && inbound.may_destroy())
+    };
+    let forgoes = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
+        outbound.as_mut().is_some_and(Outbound::forgo_proof)
+    };
+    let is_left =
+        pair.receiving(conn, is_read) == Some(true) && pair.sending(conn, forgoes) == Some(true);
+    if is_left {
+        pair.attempt_no_more();
+    }
+    is_left
 }
 
 /// Hands the stream back to TCP for all processes that have the connection. True also where a copy
