@@ -15,8 +15,8 @@ from collections import Counter
 import pytest
 
 from .harness import SDP
-from .test_verbs import ADDRESSES, LIBRARY, LIMIT_S, PORT, built, pytestmark
-from .test_verbs_counts import Counted
+from .test_verbs import ADDRESSES, LIBRARY, LIMIT_S, PORT, PROGRAM, Hosts, built, pytestmark
+from .test_verbs_counts import STAND_IN, Counted
 
 __all__ = ["built", "pytestmark"]
 ROUNDS, NAP_US = 2000, 300
@@ -26,6 +26,9 @@ EAGER, FIRST_S, LOOK_S = 6, 0.005, 0.1
 EACH = 24
 ATTEMPTS = {"ask": "Listen", "serve": "ResolveAddress"}
 END = {"ask": "client", "serve": "server"}
+PROGRAMS = PROGRAM.parent
+# Instructions of a call on a connection that has not met, at most, to those of one on TCP: both without optimisation.
+MORE = 1.25
 
 
 class Lonely(Counted):
@@ -67,6 +70,13 @@ class Lonely(Counted):
         # Before the first rest are the rounds that do not count.
         return sum(self.parts(END[end], ROUNDS - 1), Counter())
 
+    def all_calls(self, end):
+        """System calls from the first send to the last one; the stand-in's own are left out."""
+        lines = (self.path / f"{END[end]}.strace").read_text().splitlines()
+        names = [line.partition(" ")[2].strip().partition("(")[0] for line in lines]
+        first, last = names.index("sendto"), len(names) - names[::-1].index("sendto")
+        return Counter(name for name in names[first:last] if name.isidentifier() and name not in STAND_IN)
+
 
 @pytest.fixture
 def hosts():
@@ -98,13 +108,56 @@ def test_calls_cost_what_they_cost_without_the_library(hosts, end):
     meanwhile = after - before
     assert after[ATTEMPTS[end]] <= most_attempts(took), (after, took)
     assert meanwhile["GetEvent"] <= most_looks(took), (meanwhile, took)
-    # What came late was slept for, with five system calls.
+    # What came late was slept for: one finds nothing, two ask for the flags and the time-out, and one waits.
     late = beside["ppoll"]
-    assert late <= ROUNDS / 4 and beside.total() <= 5 * late + most_looks(took), beside
+    assert late <= ROUNDS / 4 and beside.total() <= 4 * late + most_looks(took), beside
 
 
 @pytest.mark.parametrize("end", ATTEMPTS)
 def test_sleeps_ask_the_device_only_when_it_rings(hosts, end):
     (before, after), report, took = hosts.measure(end, "shm,verbs", nap_us=0)
-    assert report["waits"]["slept"] > 0, report
+    slept = report["waits"]["slept"]
+    assert slept > 0, report
     assert (after - before)["GetEvent"] <= most_looks(took), (before, after, took)
+    # Not even before a sleep: beside each a receive that finds nothing, two questions, and the wait.
+    calls = hosts.all_calls(end)
+    assert calls["sendto"] >= ROUNDS, calls
+    assert calls.total() <= 2 * calls["sendto"] + 4 * slept + most_looks(took), (calls, slept, took)
+
+
+class Stepped(Hosts):
+    """The client is stepped through, instruction by instruction; the server is plain."""
+
+    def __init__(self):
+        super().__init__()
+        self.port = PORT
+        for name, flags in (("stepped", ()), ("still", ("-shared", "-fPIC"))):
+            subprocess.run(["gcc", "-O2", *flags, PROGRAMS / f"{name}.c", "-o", self.path / name], check=True)
+
+    def least(self, fabrics):
+        """Instructions of a send and of a receive of 64 bytes, at least, and the system calls of these. The clock stands still."""
+        self.port += 1
+        environment = {**os.environ, "LD_BIND_NOW": "1", "SDP_FAKE_NETWORK": str(self.path / "network")}
+        program = self.path / "stepped"
+        server = subprocess.Popen(self.inside(0, program, "serve", ADDRESSES[0], self.port), start_new_session=True)
+        self.started.append(server)
+        listens = ["sh", "-c", f"until ss -Hltn sport = :{self.port} | grep -q .; do sleep 0.02; done"]
+        subprocess.run(self.inside(0, *listens), check=True, timeout=LIMIT_S)
+        preload = f"LD_PRELOAD={self.path / 'still'} {LIBRARY}"
+        ask = ["env", preload, "LIBSDP_CONFIG_FILE=", f"SDP_FABRICS={fabrics}", program, "ask", ADDRESSES[0], self.port, 64]
+        done = subprocess.run(self.inside(1, program, "trace", *ask), env=environment, stdout=subprocess.PIPE, check=True,
+                              text=True, timeout=LIMIT_S * 4)
+        rows = [[*map(int, line.split())][:2] for line in done.stdout.splitlines()]
+        return min(rows[::2]), min(rows[1::2])
+
+
+def test_instructions_are_few_more_than_over_tcp():
+    """Between two looks and two attempts: a call asks whether one is due, and takes the lock of its half."""
+    hosts = Stepped()
+    try:
+        over_tcp, unmet = hosts.least("shm"), hosts.least("shm,verbs")
+        assert json.loads(hosts.network("totals"))["Listen"] >= 1
+    finally:
+        hosts.close()
+    for (few, calls), (many, more_calls) in zip(over_tcp, unmet, strict=True):
+        assert calls == more_calls == 1 and many < MORE * few, (over_tcp, unmet)

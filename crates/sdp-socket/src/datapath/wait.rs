@@ -159,7 +159,7 @@ pub(crate) fn for_bytes(
     // Also on the kernel lane: the wake byte of a lane switch may be consumed by a thread that
     // polls.
     let mode = mode(conn, conn.idle_wakes.load(Ordering::Relaxed) < IDLE_WAKES);
-    let (wait_set, doorbell) = take_wait_set(guard, mode);
+    let (wait_set, doorbell) = take_wait_set(guard, mode, Beside::All);
     let mode = if wait_set.exists() { How::Doorbell } else { How::Carrier };
     half.arm(What::Bytes, mode);
     if is_news(half, head, followed) {
@@ -212,17 +212,18 @@ pub(crate) fn yield_to_sender() {
 
 /// Sleeps until the carrier has `events`, another thread or the device rings, or `bound`
 /// nanoseconds have passed: for a connection to another host; and whether it was something else
-/// than the carrier. `look`: whether there is something by now, asked when a thread that rings from
+/// than the carrier. `beside`: the device rings for messages, or not. `look`: whether there is something by now, asked when a thread that rings from
 /// here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,
+    beside: Beside,
     (events, bound): (i16, Option<u64>),
     until: Option<u64>,
     mark: Mark,
     look: impl FnOnce() -> bool,
 ) -> (Woken, bool) {
-    let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell);
+    let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell, beside);
     if look() {
         wake_up(guard, doorbell, &wait_set);
         return (Woken::Look, true);
@@ -240,9 +241,23 @@ pub(crate) fn beside_queue_pair(
     }
 }
 
+/// Who is to wake a sleeper, beside its carrier.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// Messages at the RDMA devices, too.
+    All,
+    /// Threads and the connection manager: its connection has no queue pair that messages could come by. They wake
+    /// it all the same where another sleeper wants them.
+    Threads,
+}
+
 /// What a call sleeps on beside its carrier: a wait set, and the doorbell among whose sleepers it
 /// counts itself, if it wants to be woken by that and there are any.
-fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Doorbells>) {
+fn take_wait_set(
+    guard: Pin<&CallGuard>,
+    mode: How,
+    beside: Beside,
+) -> (WaitSet, Option<Doorbells>) {
     guard.begin();
     if mode != How::Doorbell {
         return (WaitSet::NONE, None);
@@ -250,15 +265,26 @@ fn take_wait_set(guard: Pin<&CallGuard>, mode: How) -> (WaitSet, Option<Doorbell
     let _section = section::Guard::enter();
     let wait_set = WaitSet::take();
     let doorbell = wait_set.doorbells();
-    fall_asleep(guard, doorbell, &wait_set);
+    count_asleep(guard, doorbell, &wait_set, beside);
     (wait_set, doorbell)
 }
 
 /// Counts the calling thread among the sleepers of the process's doorbell, in one critical section
 /// with the steps before it.
 pub(crate) fn fall_asleep(guard: Pin<&CallGuard>, doorbell: Option<Doorbells>, set: &WaitSet) {
-    if let Some(doorbell) = doorbell {
-        doorbell.fall_asleep();
+    count_asleep(guard, doorbell, set, Beside::All);
+}
+
+fn count_asleep(
+    guard: Pin<&CallGuard>,
+    doorbell: Option<Doorbells>,
+    set: &WaitSet,
+    beside: Beside,
+) {
+    match (doorbell, beside) {
+        (Some(doorbell), Beside::All) => doorbell.fall_asleep(),
+        (Some(doorbell), Beside::Threads) => doorbell.fall_asleep_beside_threads(),
+        (None, _) => {}
     }
     guard.sleeps(doorbell.is_some(), set);
 }
@@ -304,7 +330,7 @@ pub(crate) fn for_room(
     // Without an eventfd no peer can wake a thread that waits for room: a carrier byte would be
     // data for the peer to send, which it may not do for this end. A sender that cannot leave the
     // lane either, or has too many threads asleep beside it, looks again every millisecond.
-    let (wait_set, doorbell) = take_wait_set(guard, mode);
+    let (wait_set, doorbell) = take_wait_set(guard, mode, Beside::All);
     if doorbell.is_some() {
         half.arm(What::Space, How::Doorbell);
         if has_room() {
@@ -385,7 +411,7 @@ pub(crate) fn for_turn(
     };
     guard.has_turn();
     conn.turn.want(thread);
-    let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell);
+    let (wait_set, doorbell) = take_wait_set(guard, How::Doorbell, Beside::All);
     let bound = if doorbell.is_some() { BOUNDED_SLEEP_NS } else { MORE_SLEEP_NS };
     let woken = match holder() {
         Some(_) => {

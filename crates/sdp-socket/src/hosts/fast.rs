@@ -33,18 +33,18 @@ use crate::{
 /// Longest send; a longer one waits more often than not.
 const LONGEST: usize = 1 << 20;
 
-/// A connection with a queue pair, for the length of one section.
-struct InUse {
-    conn: &'static Conn,
-    pair: &'static Pair,
+/// A connection to another host, for the length of one section.
+pub(super) struct InUse {
+    pub(super) conn: &'static Conn,
+    pub(super) pair: &'static Pair,
     /// Keeps it alive; none where only this thread could end it, which is in a section.
     _held: Option<ConnGuard>,
 }
 
 impl InUse {
-    /// The connection that `fd` names, if its calls need nothing but the queue pair. In a section.
+    /// The connection that `fd` names, if it is at this stage, and its calls need nothing but their bytes. In a section.
     #[inline(always)]
-    fn get(fd: c_int, half: Half) -> Option<Self> {
+    pub(super) fn get(fd: c_int, half: Half, stage: Stage) -> Option<Self> {
         let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
         // The number may be another's: `crate::lifecycle::elsewhere`.
         if pid::may_be_borrowed() {
@@ -57,12 +57,12 @@ impl InUse {
         };
         let conn = held.as_ref().map_or(conn, ConnGuard::conn);
         let flags = conn.flags.load(Ordering::Relaxed);
-        if conn.stage() != Stage::Guarded
+        if conn.stage() != stage
             || !flags.has_all(Counted::Established | Counted::HasRow)
             || flags.has(Limits::Hostile | Limits::ResetReported)
             || conn.is_peculiar()
             || device::has_new()
-            || !strangers::has_device()
+            || (stage == Stage::Guarded && !strangers::has_device())
             || process::tunables().bars_fast_path()
         {
             return None;
@@ -134,7 +134,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
     let mark = section::mark();
     let (sent, rest) = {
         let _section = section::Guard::enter();
-        let InUse { conn, pair, .. } = &InUse::get(fd, Half::Send)?;
+        let InUse { conn, pair, .. } = &InUse::get(fd, Half::Send, Stage::Guarded)?;
         let posts = |sending: &mut Sending, ring: &mut [u8]| {
             let Sending { outbound, tx, .. } = sending;
             let outbound = outbound.as_mut()?;
@@ -165,7 +165,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
 
 /// The bytes of a send behind those that were sent; how many there are then.
 #[cold]
-fn send_rest(
+pub(super) fn send_rest(
     conn: &ConnGuard,
     from: *const u8,
     (sent, len): (usize, usize),
@@ -192,7 +192,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<usize
     }
     let (got, is_settled) = {
         let _section = section::Guard::enter();
-        let InUse { conn, pair, .. } = &InUse::get(fd, Half::Receive)?;
+        let InUse { conn, pair, .. } = &InUse::get(fd, Half::Receive, Stage::Guarded)?;
         if pair.is_carrier_due.load(Ordering::Relaxed) {
             return None;
         }

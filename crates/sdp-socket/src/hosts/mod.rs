@@ -33,7 +33,7 @@ use crate::{
         iovec::{Buffers, Landing},
         publish,
     },
-    datapath::{receive::Wish, send::raise_pipe, wait},
+    datapath::{receive::Wish, send::raise_pipe, wait, wait::Beside},
     process,
     wake::{call_guard::CallGuard, doorbell, spin::learn_from_sleep},
 };
@@ -54,6 +54,7 @@ mod places;
 mod reach;
 mod reader;
 mod show;
+pub(crate) mod unmet;
 mod watch;
 
 use awake::{Road, receive_or_pause};
@@ -210,6 +211,9 @@ fn send_behind(
             Ok(n) => {
                 watch::sent(conn, pair);
                 done += n;
+                if n == wanted {
+                    pair.is_full.store(false, Ordering::Relaxed);
+                }
                 buffers.advance(n);
                 conn.one_way.store(0, Ordering::Relaxed);
                 if done >= wanted {
@@ -259,7 +263,7 @@ fn send_behind(
         };
         let sleep = (sleep.0, sleep.1.into_iter().chain(forked::sleep_bound(conn, pair)).min());
         let (woken, has_rung) =
-            wait::beside_queue_pair(conn, guard, sleep, until, mark, has_credit);
+            wait::beside_queue_pair(conn, guard, Beside::All, sleep, until, mark, has_credit);
         match woken {
             wait::Woken::Look if wait::was_interrupted(&mut mark) && done > 0 => return Ok(done),
             wait::Woken::Look => {
@@ -432,8 +436,17 @@ fn send_once(
 
 /// A receive call.
 pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Result<usize, Errno> {
-    let flags = wish.flags;
-    let mut mark = section::mark();
+    receive_behind(conn, buffers, wish.flags, section::mark(), false)
+}
+
+/// A receive call that began at `mark`. `is_empty`: it has asked both roads, and found nothing.
+fn receive_behind(
+    conn: &ConnGuard,
+    buffers: &mut Buffers,
+    flags: c_int,
+    mut mark: section::Mark,
+    mut is_empty: bool,
+) -> Result<usize, Errno> {
     let wanted = buffers.left();
     let guard = pin!(CallGuard::on(conn));
     let guard = guard.as_ref();
@@ -452,7 +465,10 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         if !claim(conn, pair, Use::Call) {
             continue; // lost
         }
-        let received = receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun);
+        let received = match core::mem::take(&mut is_empty) {
+            true => Err(RecvError::WouldBlock),
+            false => receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun),
+        };
         let is_settled = received.is_ok() && is_settled(conn, pair);
         let bound = if is_settled { None } else { look_around(conn) };
         let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
@@ -516,13 +532,15 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
         let early = Early::begin(conn);
         let bound = bound.into_iter().chain(forked::sleep_bound(conn, pair)).min();
         let bound = pair.watch.sleep(bound);
+        let beside = if early.0 { Beside::Threads } else { Beside::All };
         let look = || {
             device::drain();
-            has_messages(conn) || watch::must_stay_awake(conn, pair)
+            // One that has met since is woken by messages, too, and by no thread that saw it sleep.
+            early.0 && is_guarded(conn) || has_messages(conn) || watch::must_stay_awake(conn, pair)
         };
         let asleep = monotonic_ns();
         let (woken, has_rung) =
-            wait::beside_queue_pair(conn, guard, (events, bound), until, mark, look);
+            wait::beside_queue_pair(conn, guard, beside, (events, bound), until, mark, look);
         pair.watch.wake();
         drop(early);
         match woken {

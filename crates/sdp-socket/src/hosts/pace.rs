@@ -6,9 +6,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use sdp_sys::time::monotonic_ns;
+use sdp_sys::time::{coarse_ns, monotonic_ns};
 
-use super::pair::{Attempt, Pair};
+use super::{
+    pair::{Attempt, Pair},
+    places,
+};
 
 /// Between two attempts, at first; and at most, where nothing shows that the other end has the library.
 pub(super) const RETRY_NS: u64 = 5_000_000;
@@ -23,6 +26,8 @@ pub(super) const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks of calls, after one that found something, and at most.
 const LOOK_NS: u64 = 20_000;
 const LOOK_MOST_NS: u64 = 100_000_000;
+/// A distance of which a tick of the kernel is a part.
+const RARE_NS: u64 = 40_000_000;
 
 /// When a call is to look next, in nanoseconds, and how long after the look before. Hints: threads may race.
 static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
@@ -62,6 +67,15 @@ pub(super) fn has_looked(found: bool) {
 pub(super) fn is_step_due(pair: &Pair, now: u64) -> bool {
     (!pair.is_out.load(Ordering::Relaxed) || pair.shared.is_link_dead())
         && now >= pair.next_ns.load(Ordering::Relaxed)
+}
+
+/// Whether a call on a connection that has not met has nothing to do but to move bytes: neither a step nor a look is due.
+/// While looks are rare, by a clock that is late by a tick of the kernel.
+#[inline]
+pub(super) fn is_quiet(pair: &Pair) -> bool {
+    let is_rare = DISTANCE_NS.load(Ordering::Relaxed) >= RARE_NS;
+    let now = if is_rare { coarse_ns() } else { monotonic_ns() };
+    !is_step_due(pair, now) && (!is_look_due(now) || !places::is_any_open())
 }
 
 /// No step for so long.

@@ -134,6 +134,8 @@ pub(super) struct Pair {
     pub(super) is_carrier_due: AtomicBool,
     /// A receive call that found nothing was one that waits: the next one is taken for one, until it asks the kernel.
     pub(super) is_waited_for: AtomicBool,
+    /// The kernel did not take a send whole: the next ones begin where they can wait ([`super::unmet`]). A hint.
+    pub(super) is_full: AtomicBool,
     /// Steps of its end that were put off ([`super::ending`]).
     pub(super) later: AtomicU32,
     /// A thread left a lock for good.
@@ -245,6 +247,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.watch.begin();
         pair.is_waited_for.store(false, Ordering::Relaxed);
         pair.is_carrier_due.store(false, Ordering::Relaxed);
+        pair.is_full.store(false, Ordering::Relaxed);
         TOP.fetch_max(number as u32 + 1, Ordering::Release);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));

@@ -270,15 +270,21 @@ impl Doorbells {
     /// Announces a sleeper. Look at the bits again before sleeping.
     #[inline]
     pub(crate) fn fall_asleep(self) {
-        self.own.fall_asleep();
-        for (_, place, doorbell) in self.pages() {
-            doorbell.fall_asleep();
-            place.drain(doorbell);
-        }
+        self.fall_asleep_beside_threads();
         if let Some(device) = device() {
             (device.arm)();
             // The events of another sleeper's arm may be taken by now.
             (device.drain)();
+        }
+    }
+
+    /// The same for a sleeper that no message at a device is for.
+    #[inline]
+    pub(crate) fn fall_asleep_beside_threads(self) {
+        self.own.fall_asleep();
+        for (_, place, doorbell) in self.pages() {
+            doorbell.fall_asleep();
+            place.drain(doorbell);
         }
     }
 

@@ -2,11 +2,12 @@
 
 use libc::{c_int, iovec};
 
-use super::{Call, recv};
+use super::{Call, done_unless_retired, recv};
 use crate::{
     conn::{Laned, iovec::Buffers},
     datapath::{fast, receive},
     hosts,
+    wake::interest,
 };
 
 /// `recv` and `read` into one buffer: tries the fast path first.
@@ -34,6 +35,8 @@ pub unsafe fn recv_one(fd: c_int, iov: &iovec, flags: c_int) -> Call {
         }
         // SAFETY: the caller's.
         Some(Laned::QueuePair) => return unsafe { recv_by_queue_pair(fd, iov, flags) },
+        // SAFETY: the caller's.
+        Some(Laned::Unmet) => return unsafe { recv_unmet(fd, iov, flags) },
         None => {}
     }
     // SAFETY: the caller's.
@@ -52,6 +55,23 @@ unsafe fn recv_by_queue_pair(fd: c_int, iov: &iovec, flags: c_int) -> Call {
     got.map_or_else(|| unsafe { recv(fd, iov, 1, flags) }, |n| Call::Done(n as isize))
 }
 
+/// [`recv_one`] on a connection that may have a queue pair soon.
+///
+/// # Safety
+/// See the module.
+#[inline(never)]
+unsafe fn recv_unmet(fd: c_int, iov: &iovec, flags: c_int) -> Call {
+    // SAFETY: the program's buffer.
+    match unsafe { hosts::unmet::receive(fd, iov.iov_base.cast(), iov.iov_len, flags) } {
+        Some(result) => {
+            hosts::take_new(interest::attached);
+            done_unless_retired(result)
+        }
+        // SAFETY: the caller's.
+        None => unsafe { recv(fd, iov, 1, flags) },
+    }
+}
+
 /// `send` and `write` from one buffer, by the fast path: how many bytes. `None`: nothing was sent,
 /// and [`send`] is to be tried.
 ///
@@ -64,6 +84,8 @@ pub unsafe fn send_one(fd: c_int, from: *const u8, len: usize, flags: c_int) -> 
         Some(Laned::Segment) => unsafe { fast::send(fd, from, len) }.then_some(len),
         // SAFETY: the program's buffer.
         Some(Laned::QueuePair) => unsafe { hosts::fast::send(fd, from, len, flags) },
+        // SAFETY: the program's buffer.
+        Some(Laned::Unmet) => unsafe { hosts::unmet::send(fd, from, len, flags) },
         None => None,
     }
 }
