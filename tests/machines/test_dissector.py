@@ -72,7 +72,7 @@ if IS_WHOLE:
         asked = ["ask", pair.a.address, PORT, "--rounds", 150, "--connections", 2, "--size", 9000]
         done, client = ends.ask([*python, *asked])
         assert done.out == b"every byte\n"
-        ends.judge(ends.stop(ok=(143,)), [client], share=0.5, connections=2)
+        ends.judge(ends.stop(ok=(143,)), [client], share=0.5, connections=2, last=9000)
         pair.b.run("sleep 1; pkill -INT -x tcpdump")
         dump.wait()
         pair.b.run("cp /tmp/wire.pcap /control/wire.pcap")
