@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from machines.shown import EVENT_S, halves
-from machines.wire import check_share, sums, undisturbed
+from machines.wire import sums, undisturbed
 from support import ssh
 
 IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
@@ -94,7 +94,7 @@ def test_nginx(pair, ends, folder):
     moved = first["bytes"]
     server = ends.stop()
     ends.judge(server, [first, second], share=0.1, connections=2)
-    check_share((server, first), moved["sdp_received"], moved["tcp_received"], 0.8)
+    ends.check_share((server, first), moved["sdp_received"], moved["tcp_received"], 0.8)
 
 
 @pytest.mark.integrity

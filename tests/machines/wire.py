@@ -3,10 +3,13 @@
 import functools
 import json
 import shlex
+import warnings
+from pathlib import Path
 
 from machines.shown import Shown
 from machines.test_programs import report
 
+PULSE = Path(__file__).parent / "programs" / "pulse.py"
 SETTINGS = ("--set", "fabrics=shm,verbs")
 # What the second machine's network card carries, each way: packets and bytes of IP.
 COUNTERS = """
@@ -40,8 +43,8 @@ RESUMED = 65_536 + SLACK
 
 
 class LanesLost(AssertionError):
-    """Too little went over queue pairs, and some were lost: both machines share a host, and one that stands still for
-    140 ms does not acknowledge what soft-RoCE sends again."""
+    """Too little went over queue pairs. Some were lost, and a machine stood still: both share a host, and one that does so
+    for 140 ms does not acknowledge what soft-RoCE sends again."""
 
 
 def undisturbed(test):
@@ -56,8 +59,8 @@ def undisturbed(test):
             except LanesLost as why:
                 if not left:
                     raise
-                print(f"again, for lanes were lost: {why}")
-                ends.wire.count()
+                warnings.warn(f"played again, for lanes were lost: {why}", stacklevel=2)
+                ends.wire.begin()
 
     return plays
 
@@ -68,12 +71,32 @@ class Wire:
     def __init__(self, pair):
         self.pair, self.guest = pair, pair.b
         self.guest.run(f"nft list table inet wire >/dev/null 2>&1 || nft {shlex.quote(COUNTERS)}")
+        self.pulses = [machine.start(f"rm -f /tmp/pulse; exec /usr/bin/python3 {PULSE} /tmp/pulse") for machine in self.machines()]
+        self.begin()
+
+    def machines(self):
+        return self.pair.a, self.pair.b
+
+    def begin(self):
+        """What was counted so far does not count."""
         self.guest.run("nft reset counters >/dev/null")
         self.resent()
+        self.still()
+
+    def close(self):
+        """Ends what watches the machines."""
+        for machine, pulse in zip(self.machines(), self.pulses, strict=True):
+            machine.run(f"pkill -x {PULSE.stem}", ok=(0, 1))
+            pulse.wait()
+
+    def still(self):
+        """How long a machine stood still, each time that it did, since the last time."""
+        told = [machine.run("cat /tmp/pulse && : >/tmp/pulse", ok=(0, 1)).text.split() for machine in self.machines()]
+        return [float(word) for words in told for word in words]
 
     def resent(self):
         """Segments that the kernels' TCP has sent again since the last time."""
-        asked = [machine.run("nstat -z TcpRetransSegs | awk '/TcpRetransSegs/ { print $2 }'") for machine in (self.pair.a, self.pair.b)]
+        asked = [machine.run("nstat -z TcpRetransSegs | awk '/TcpRetransSegs/ { print $2 }'") for machine in self.machines()]
         return sum(int(done.text) for done in asked)
 
     def count(self):
@@ -87,13 +110,6 @@ class Wire:
 def sums(end, way):
     """Bytes of a report, over both lanes."""
     return end["bytes"][f"sdp_{way}"] + end["bytes"][f"tcp_{way}"]
-
-
-def check_share(ends, sdp, tcp, share):
-    """Of the bytes `sdp` and `tcp` that `ends` moved so large a share went over queue pairs."""
-    if sdp < share * (sdp + tcp):
-        lost = sum(end["demotions"].get("lane-lost", 0) for end in ends)
-        raise (LanesLost if lost else AssertionError)((sdp, tcp, ends))
 
 
 class Ends(Shown):
@@ -146,7 +162,8 @@ class Ends(Shown):
         return report(self.pair.a, "server")
 
     def close(self):
-        """Ends what a test that failed has left."""
+        """Ends what a test that failed has left, and what watched the machines."""
+        self.wire.close()
         if self.server:
             self.pair.a.run(self.killer, ok=(0, 1))
 
@@ -171,4 +188,11 @@ class Ends(Shown):
         if is_whole:
             for one, other in (("sent", "received"), ("received", "sent")):
                 assert sums(server, one) == sum(sums(c, other) for c in clients), (server, clients)
-        check_share((server, *clients), by["sdp"], by["tcp"], share)
+        self.check_share((server, *clients), by["sdp"], by["tcp"], share)
+
+    def check_share(self, ends, sdp, tcp, share):
+        """Of the bytes `sdp` and `tcp` that `ends` moved so large a share went over queue pairs."""
+        if sdp < share * (sdp + tcp):
+            lost = sum(end["demotions"].get("lane-lost", 0) for end in ends)
+            still = self.wire.still()
+            raise (LanesLost if lost and still else AssertionError)((sdp, tcp, lost, still, ends))

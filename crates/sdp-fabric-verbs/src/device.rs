@@ -188,7 +188,7 @@ impl Opened {
             abi::ASYNC_CQ_ERR | abi::ASYNC_SRQ_ERR | abi::ASYNC_DEVICE_FATAL => Trouble::Device,
             kind @ (abi::ASYNC_PORT_ACTIVE | abi::ASYNC_PORT_ERR) => {
                 // The number is an `int` in the first bytes of the union.
-                Trouble::Port(event.element as u8, kind == abi::ASYNC_PORT_ACTIVE)
+                Trouble::Port(event.element as u32 as u8, kind == abi::ASYNC_PORT_ACTIVE)
             }
             _ => Trouble::None,
         };

@@ -5,6 +5,7 @@
 //! of requests and replies travels as it is, in fields of fixed length: the other side sees zeros
 //! behind shorter ones.
 
+mod burial;
 mod events;
 mod goodbye;
 
@@ -302,6 +303,7 @@ impl VerbsFabric {
         for slot in slow.slots.as_mut() {
             slot.id = None;
         }
+        slow.goodbyes.forget();
         (slow.watch, slow.manager) = (None, None);
         for conn in self.core.conns.iter() {
             conn.fail(QpError::Disconnected);
@@ -489,6 +491,7 @@ impl VerbsFabric {
             self.lose();
         }
         if self.core.is_due.swap(false, Ordering::AcqRel) {
+            self.slow().goodbyes.say();
             had_some |= self.look_after_all();
         }
         had_some
@@ -543,50 +546,9 @@ impl VerbsFabric {
         self.slow().manager.as_ref()?.event().ok().flatten()
     }
 
-    /// Failed ones begin to end; ended ones that are not used leave their place.
-    fn look_after_all(&mut self) -> bool {
-        let mut had_some = false;
-        for index in 0..self.core.conns.len() {
-            let Some((id, stage)) = self.at(index) else { continue };
-            let core = self.core.clone();
-            if let (Stage::Connected | Stage::Accepted, Some(why)) =
-                (stage, core.place(index).error())
-            {
-                self.end(id, why);
-                self.tell_end(id);
-                had_some = true;
-            }
-            had_some |= self.bury_one(index) == Some(true);
-        }
-        had_some
-    }
-
     fn at(&mut self, index: usize) -> Option<(Id, Stage)> {
         let slot = self.slow().slots.get(index)?;
         Some((Id { index: index as u16, generation: slot.generation }, slot.stage))
-    }
-
-    /// An ended one that is not used leaves its place, if its work has come back. `None`: it is
-    /// none.
-    fn bury_one(&mut self, index: usize) -> Option<bool> {
-        let (id, stage) = self.at(index)?;
-        let conn = self.core.place(index);
-        let is_unused = conn.halves.load(Ordering::Acquire) & !TAKEN == 0;
-        if stage != Stage::Ending || !is_unused {
-            return None;
-        }
-        let is_drained = conn.is_drained.load(Ordering::Acquire);
-        if is_drained {
-            self.core.drain();
-            self.forget(id);
-        }
-        Some(is_drained)
-    }
-
-    /// Connections that have ended and are not used leave their places, after [`Core::drain`].
-    /// False: work of one has not come back yet.
-    pub fn bury(&mut self) -> bool {
-        (0..self.core.conns.len()).fold(true, |all, at| (self.bury_one(at) != Some(false)) & all)
     }
 
     fn handle(&mut self, event: &Event) {
@@ -659,7 +621,7 @@ impl VerbsFabric {
 
     /// The road is known: asks.
     fn ask(&mut self, id: Id) -> Result<(), Error> {
-        if self.must_be_quiet() {
+        if self.must_be_quiet_still() {
             return Err(Error::NoDevice);
         }
         let number = self.make_qp(id)?;
@@ -674,6 +636,9 @@ impl VerbsFabric {
         let data = PrivateData::new(
             event.private_data().get(..REPLY_DATA).unwrap_or(event.private_data()),
         );
+        if self.must_be_quiet_still() {
+            return self.give_up(id, CmEvent::Unreachable(id));
+        }
         let started = self.start_qp(id, event.peer_qp());
         let confirmed = started.and_then(|()| {
             let slot = self.slot(id).ok_or(Error::Full)?;
@@ -698,8 +663,10 @@ impl VerbsFabric {
         let data = data.filter(|_| waiting < self.options.backlog);
         let Some((data, id)) = data.and_then(|data| Some((data, self.take_place(Stage::Asked)?)))
         else {
-            let _ = cm_id.reject(&[]);
-            return;
+            if !self.must_be_quiet_still() {
+                let _ = cm_id.reject(&[]);
+            }
+            return self.slow().goodbyes.end(Some(cm_id));
         };
         self.core.place(id.index()).peer_number.store(event.peer_qp(), Ordering::Relaxed);
         let listener = self.slow().listeners.get(event.uid() as u32 as usize);
@@ -749,8 +716,11 @@ impl Fabric for VerbsFabric {
         let is_its = |listener: &&mut Option<(CmId, Address)>| {
             listener.as_ref().is_some_and(|(_, at)| *at == service)
         };
-        if let Some(listener) = self.slow().listeners.as_mut().iter_mut().find(is_its) {
-            *listener = None;
+        self.hear();
+        let slow = self.slow();
+        if let Some(listener) = slow.listeners.as_mut().iter_mut().find(is_its) {
+            // The requests that wait there are refused.
+            slow.goodbyes.end(listener.take().map(|(id, _)| id));
         }
     }
 
@@ -786,6 +756,10 @@ impl Fabric for VerbsFabric {
         if data.as_slice().len() > REPLY_DATA {
             return Err(Reject::PrivateDataTooLong);
         }
+        if self.must_be_quiet_still() {
+            self.end(id, QpError::Disconnected);
+            return Err(Reject::Stale);
+        }
         self.prepare(id)?;
         let times = self.options.times;
         let number = self.core.place(id.index()).number.load(Ordering::Relaxed);
@@ -807,7 +781,9 @@ impl Fabric for VerbsFabric {
         if slot.stage != Stage::Asked {
             return;
         }
-        if let Some(cm_id) = &slot.id {
+        if !self.must_be_quiet_still()
+            && let Some(cm_id) = self.slot(id).and_then(|slot| slot.id.take())
+        {
             let _ = cm_id.reject(&[BY_CONSUMER, code]);
         }
         self.forget(id);

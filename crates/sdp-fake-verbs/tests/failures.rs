@@ -10,7 +10,7 @@ use common::{
     Device, PROMISE, address,
     device::Text,
     ends::{Connection, Random, is_live},
-    network, options, tries,
+    free_service, network, options, tries,
 };
 use sdp_fabric_tests::{Harness, Side};
 use sdp_fabric_verbs::{
@@ -20,7 +20,8 @@ use sdp_fabric_verbs::{
 };
 use sdp_fake_verbs::{Live, Network, Road, Step};
 use sdp_rdma::{
-    fabric::{ReceiveQueue, SendOptions, SendQueue},
+    cm::PrivateData,
+    fabric::{CmEvent, Fabric, ReceiveQueue, SendOptions, SendQueue},
     work::{Status, WorkId},
 };
 use sdp_remote::{RecvError, SendError};
@@ -268,26 +269,76 @@ fn a_device_without_queue_pairs_goes() {
     assert_eq!(network.live(), Live::default());
 }
 
-/// A port that goes down ends queue pairs, and connections meet again when it is up: nothing was said
-/// to peers meanwhile. (On a device of its own: one that loses messages does so for good.)
+/// A port goes down at any moment of a meeting, or later: connections meet, or meet again, when it is
+/// up. Nothing was said to peers meanwhile, for a device that loses such a message loses all later ones.
 #[test]
 fn a_port_goes_down_and_comes_back() {
     let (_turn, network) = turn();
-    for down in [1, 5, 12] {
-        let story = format!("down for {down} rounds");
+    let meetings = (0..10).map(|from| (from, 3));
+    for (from, down) in meetings.chain([(15, 1), (15, 5), (15, 12)]) {
+        let story = format!("down from round {from} on, for {down}");
         let outcome = play(&story, 7, |round, _| match round {
-            15 => {
+            _ if round == from => {
                 network.set_port(0, false);
                 network.set_road(Road::Cut);
             }
-            _ if round == 15 + down => {
+            _ if round == from + down => {
                 network.expire();
                 network.set_road(Road::Open);
             }
-            _ if round == 17 + down => network.set_port(0, true),
+            _ if round == from + down + 2 => network.set_port(0, true),
             _ => {}
         });
-        assert!(outcome.is_up && outcome.meetings > 1, "{story}: {outcome:?}");
+        let least = if from == 15 { 2 } else { 1 };
+        assert!(outcome.is_up && outcome.meetings >= least, "{story}: {outcome:?}");
+    }
+}
+
+/// A message of the connection manager that waits when the port goes down is not answered.
+#[test]
+fn a_port_goes_down_in_a_meeting() {
+    let (_turn, network) = turn();
+    let none = PrivateData::new(&[]).expect("fits");
+    for answer in ["accept", "refuse", "confirm", "go"] {
+        let mut device = Device::new(0);
+        let service = free_service();
+        device.b.listen(service).expect("a free service");
+        device.a.connect(service, none).expect("a connect");
+        assert_eq!(device.a.poll_cm(), None, "it has asked");
+        let request = |device: &mut Device| match device.b.poll_cm() {
+            Some(CmEvent::Request(id, _)) => id,
+            other => panic!("{answer}: {other:?}"),
+        };
+        if answer == "confirm" {
+            let id = request(&mut device);
+            device.b.accept(id, none).expect("an acceptance");
+        }
+        network.set_port(0, false);
+        match answer {
+            "accept" => {
+                let id = request(&mut device);
+                assert!(device.b.accept(id, none).is_err());
+            }
+            "refuse" => {
+                let id = request(&mut device);
+                device.b.reject(id, 1);
+            }
+            "confirm" => assert!(matches!(device.a.poll_cm(), Some(CmEvent::Unreachable(_)))),
+            _ => {}
+        }
+        device.b.unlisten(service);
+        while device.advance() {}
+        network.set_port(0, true);
+        while device.advance() {}
+        while let Some(event) = device.b.poll_cm() {
+            if let CmEvent::Request(id, _) = event {
+                device.b.reject(id, 1);
+            }
+        }
+        while device.a.poll_cm().is_some() {}
+        let pair = device.pair();
+        drop((pair, device));
+        assert_eq!(network.live(), Live::default(), "{answer}");
     }
 }
 

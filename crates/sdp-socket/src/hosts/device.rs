@@ -363,7 +363,7 @@ fn hear(host: &mut Host<VerbsFabric, PAIRS>, at: usize, event: Event<VerbsFabric
                 Some(())
             });
             match learnt {
-                Some(()) => begun(pair, at),
+                Some(()) => begun(pair, number, at),
                 None => {
                     host.forget(number);
                     put_off_for(pair, attempt, true, is_other_version);
@@ -550,7 +550,7 @@ fn answer(
             })
         });
         if accepted.is_some() {
-            begun(pair, at);
+            begun(pair, number, at);
             return Ok(());
         }
         note_version(pair, is_other_version);
@@ -593,14 +593,14 @@ fn enter_guard(conn: &Conn) -> bool {
 }
 
 /// Behind [`begin`], when the locks are free.
-fn begun(pair: &Pair, at: usize) {
+fn begun(pair: &Pair, number: u32, at: usize) {
     let Some(conn) = pair.conn() else { return };
     pair.receiving(conn, |receiving| {
         let index = receiving.rx.as_ref().map(|rx| rx.index());
         // All that arrives on this queue pair is new, whatever had arrived on the last one.
         pair.signalled.store(0, Ordering::Release);
         pair.set_queue(index.map(|index| (at, index)));
-        if let (Some(index), Some((number, _))) = (index, pair::of(conn)) {
+        if let Some(index) = index {
             places::set_pair_at(at, index, number);
         }
         let Times { retries, rnr_retries, .. } = Times::USUAL;
