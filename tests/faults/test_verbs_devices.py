@@ -174,7 +174,7 @@ def test_a_new_image_gets_connections_of_two_devices(hosts, how):
 def test_an_address_without_device_decides_for_itself(hosts, options):
     """As where a program connects over a network for management first."""
     server = hosts.serve()
-    hosts.every_byte(hosts.ask_at((THIRD[0], ADDRESSES[0], THIRD[0], SECOND[0]), "--rounds", 120, "--connections", 4, *options))
+    hosts.every_byte(hosts.ask_at((THIRD[0], ADDRESSES[0], THIRD[0], SECOND[0]), "--rounds", 400, "--connections", 4, *options))
     for report in hosts.stop(server):
         assert report["fabrics"]["verbs"] == 2 and report["reasons"] == {"no-device": 2}, report
 
