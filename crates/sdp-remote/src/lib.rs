@@ -175,7 +175,9 @@ where
 /// is unread than may go back. Both locks are held.
 pub fn longer_ring(outbound: &Outbound, inbound: &Inbound, len: usize) -> Option<(usize, u64)> {
     if inbound.has_return() {
-        return Some((inbound.room_for_return(outbound)?, outbound.stream()));
+        // The error may be the carrier's own, whose number says nothing of the ring.
+        let needed = inbound.room_for_return(outbound).filter(|needed| *needed > len)?;
+        return Some((needed, outbound.stream()));
     }
     let most = sdp_guard::marker::RETURN_MAX as usize;
     (len < most).then(|| ((len * 2).min(most), inbound.stream()))

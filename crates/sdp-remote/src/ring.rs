@@ -41,14 +41,9 @@ pub(crate) fn ring_pieces(ring: &[u8], at: u64, len: usize) -> [&[u8]; 2] {
 
 /// Copies a ring, whose last byte stands before position `end` of the stream, into a longer one.
 pub fn copy_ring(from: &[u8], into: &mut [u8], end: u64) {
-    let len = from.len() as u64;
-    let [size, longer] = [len, into.len() as u64].map(|size| size.max(1));
-    for at in end.saturating_sub(len)..end {
-        let byte = from.get((at % size) as usize).copied().unwrap_or(0);
-        if let Some(to) = into.get_mut((at % longer) as usize) {
-            *to = byte;
-        }
-    }
+    let at = end.saturating_sub(from.len() as u64);
+    let len = (end - at) as usize;
+    fill_ring(into, at, &mut Pieces(ring_pieces(from, at, len)), 0, len);
 }
 
 /// Copies `len` bytes of the program into the ring.
@@ -85,6 +80,21 @@ impl Gather for Nothing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_s_bytes_stand_by_their_positions_in_a_longer_one() {
+        for (len, longer) in [(1, 2), (5, 7), (5, 10), (8, 16), (8, 31)] {
+            for end in 0..4 * longer {
+                let [mut ring, mut copy, mut expected] = [[0; 32]; 3];
+                for at in end - end.min(len)..end {
+                    ring[at % len] = at as u8 + 1;
+                    expected[at % longer] = at as u8 + 1;
+                }
+                copy_ring(&ring[..len], &mut copy[..longer], end as u64);
+                assert_eq!(copy, expected, "{len} in {longer}, up to {end}");
+            }
+        }
+    }
 
     #[test]
     fn pieces_are_copied_from_any_byte_on_into_any_room() {

@@ -368,6 +368,37 @@ fn much_goes_back() {
     assert!(longest > 3 * common::RING, "{longest}");
 }
 
+/// A ring that has room is as long as is needed, whatever number the carrier's error has.
+#[test]
+fn a_ring_with_room_for_what_comes_back_is_not_lengthened() {
+    let mut pair = Pair::new(5, options());
+    pair.meet();
+    for _ in 0..1000 {
+        let now = pair.world.now_ns();
+        if pair.acceptor.sent - pair.connector.received < 1000 {
+            sent(pair.acceptor.send(1000, now));
+        }
+        let _ = pair.connector.leave(now);
+        let _ = pair.acceptor.look();
+        let _ = pair.acceptor.tend(now);
+        pair.world.run_for(1_000_000);
+        if pair.acceptor.inbound.has_return() {
+            break;
+        }
+    }
+    let end = &pair.acceptor;
+    let longer =
+        |len| sdp_remote::longer_ring(&end.outbound, &end.inbound, len).map(|(longer, _)| longer);
+    let needed = longer(0).expect("a RETURN with bytes");
+    assert!(needed > 0);
+    assert_eq!(
+        [longer(needed - 1), longer(needed), longer(2 * needed)],
+        [Some(needed), None, None]
+    );
+    received(pair.acceptor.recv(1, false));
+    assert!(!pair.acceptor.inbound.has_return());
+}
+
 /// More is unread than the ring has room for, and there is no longer one.
 #[test]
 fn what_cannot_go_back_is_said() {

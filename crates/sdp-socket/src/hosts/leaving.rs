@@ -563,8 +563,15 @@ fn foresee(
 }
 
 /// Takes the bytes that the peer gave back, so that they can be sent again: under the receiving
-/// half's lock. True: look again.
-pub(super) fn take_return(conn: &Conn, pair: &Pair, inbound: &mut Inbound, fd: c_int) -> bool {
+/// half's lock. `Ok`: look again. Where there is no memory for them the connection is reset: they would stay before the
+/// rest of the stream, and the carrier readable.
+pub(super) fn take_return(
+    conn: &Conn,
+    pair: &Pair,
+    inbound: &mut Inbound,
+    fd: c_int,
+) -> Result<(), RecvError> {
+    const LOST: Result<(), RecvError> = Err(RecvError::Carrier(libc::ECONNRESET));
     loop {
         let taken = pair.sending(conn, |Sending { outbound, .. }, ring| {
             let mut socket = Socket::new(conn, fd);
@@ -572,8 +579,13 @@ pub(super) fn take_return(conn: &Conn, pair: &Pair, inbound: &mut Inbound, fd: c
             Some(sdp_remote::take_return(outbound, inbound, &mut socket, &pair.shared, ring))
         });
         match taken.flatten() {
-            Some(Err(RecvError::Carrier(libc::ENOBUFS))) if lengthen(conn, pair, inbound) => {}
-            taken => return taken == Some(Ok(())),
+            Some(Err(RecvError::Carrier(libc::ENOBUFS))) => {
+                if !lengthen(conn, pair, inbound) {
+                    reset_for(conn, Reason::HandoverStuck);
+                    return LOST;
+                }
+            }
+            taken => return taken.unwrap_or(LOST),
         }
     }
 }

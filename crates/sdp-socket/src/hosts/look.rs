@@ -4,7 +4,7 @@
 use core::{pin::Pin, sync::atomic::Ordering};
 
 use libc::c_int;
-use sdp_remote::{Readable, ReceiveContext};
+use sdp_remote::{Readable, ReceiveContext, RecvError};
 use sdp_stats::{Counter, Direction};
 use sdp_sys::time::monotonic_ns;
 
@@ -75,8 +75,12 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
         let mut socket = Socket::new(conn, fd);
         let mut io = ReceiveContext { rx: rx.as_mut(), carrier: &mut socket, shared: &pair.shared };
         let mut found = inbound.look(&mut io);
-        if inbound.has_return() && take_return(conn, pair, inbound, fd) {
-            found = inbound.look(&mut io);
+        if inbound.has_return() {
+            match take_return(conn, pair, inbound, fd) {
+                Ok(()) => found = inbound.look(&mut io),
+                Err(RecvError::WouldBlock) => {}
+                Err(lost) => found = Err(lost),
+            }
         }
         note_arrival(conn, shown, inbound.is_on_sdp(), false, &pair.shared);
         if pair.shared.peer_leaves() && matches!(found, Ok(Readable::Bytes(_))) {

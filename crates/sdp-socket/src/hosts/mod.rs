@@ -622,11 +622,9 @@ fn receive_once(
         let landing = if peeks { &mut seen } else { &mut *buffers };
         let mut landing = Landing { buffers: landing, discard };
         let mut got = inbound.recv(&mut io, &mut landing, peeks);
-        if matches!(got, Err(RecvError::WouldBlock))
-            && inbound.has_return()
-            && take_return(conn, pair, inbound, conn.fd())
-        {
-            got = inbound.recv(&mut io, &mut landing, peeks);
+        if matches!(got, Err(RecvError::WouldBlock)) && inbound.has_return() {
+            got = take_return(conn, pair, inbound, conn.fd())
+                .and_then(|()| inbound.recv(&mut io, &mut landing, peeks));
         }
         let got = match got {
             Err(RecvError::WouldBlock | RecvError::Cut { .. })

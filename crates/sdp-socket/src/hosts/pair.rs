@@ -326,7 +326,11 @@ impl Pair {
         }
         let mut longer = sending.longer.take();
         let done = body(sending, longer.as_deref_mut().unwrap_or(ring));
-        if let Some(longer) = longer {
+        // Not in a place that `body` has given up, or of a stream that others go on with: nothing would end the mapping.
+        if let Some(longer) = longer
+            && self.is_of(conn)
+            && !self.is_plain()
+        {
             keep_longer(sending, longer);
         }
         Some(done)
@@ -578,7 +582,6 @@ impl Pair {
         self.receiving(conn, |receiving| {
             self.sending(conn, |sending, _| {
                 self.owner.store(NOBODY, Ordering::Release);
-                sending.longer = None;
                 (sending.tx.take(), receiving.rx.take())
             })
         })?
