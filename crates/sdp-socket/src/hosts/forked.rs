@@ -203,10 +203,8 @@ fn leave_for_all(conn: &Conn, pair: &Pair, row: &Row, fd: Option<c_int>) -> bool
     if fd.is_some_and(|fd| stays(conn, pair, row, fd)) {
         return true;
     }
-    let leave = |fd| {
-        leaving::hand_back_ours(conn, pair, fd, Reason::Shared, false) == leaving::Handed::Back
-    };
-    let is_out = fd.is_some_and(leave);
+    let leave = |fd| leaving::hand_back_ours(conn, pair, fd, Reason::Shared, false, true);
+    let is_out = fd.is_some_and(|fd| leave(fd) == leaving::Handed::Back);
     set(row, if is_out { PLAIN } else { LOST });
     is_out
 }

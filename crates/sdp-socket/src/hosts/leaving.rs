@@ -57,8 +57,14 @@ pub(crate) enum Handed {
 
 /// Before a reader that knows the kernel's stream alone gets the connection: it becomes plain TCP,
 /// with all unread bytes (G8). Waits 10 s at most; 2 s where a relay may take the carrier's place.
-/// Slow.
-pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool) -> Handed {
+/// `goes_on`: this process reads on. Slow.
+pub(crate) fn hand_back(
+    conn: &Conn,
+    fd: c_int,
+    reason: Reason,
+    may_relay: bool,
+    goes_on: bool,
+) -> Handed {
     conn.fall_back(reason);
     if let_go(conn, reason) {
         return Handed::Back;
@@ -74,7 +80,7 @@ pub(crate) fn hand_back(conn: &Conn, fd: c_int, reason: Reason, may_relay: bool)
         return Handed::Back;
     }
     publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Verbs));
-    let handed = hand_back_ours(conn, pair, fd, reason, may_relay);
+    let handed = hand_back_ours(conn, pair, fd, reason, may_relay, goes_on);
     if handed != Handed::Unanswered {
         forked::tell(conn, pair, handed == Handed::Back);
     }
@@ -177,6 +183,7 @@ pub(super) fn hand_back_ours(
     fd: c_int,
     reason: Reason,
     may_relay: bool,
+    goes_on: bool,
 ) -> Handed {
     let asked = match pair.leave_by.swap(0, Ordering::Relaxed) {
         0 => monotonic_ns(),
@@ -225,6 +232,10 @@ pub(super) fn hand_back_ours(
     };
     if may_relay && handed == Handed::Unanswered {
         return handed; // still leaving
+    }
+    // Not for an image or a stranger: several connections may be handed to it, one after the other.
+    if goes_on && handed == Handed::Back {
+        await_bytes(conn, pair, fd, end);
     }
     if has_left(conn, pair, handed == Handed::Back, reason) { Handed::Back } else { Handed::Lost }
 }
@@ -417,7 +428,6 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
         match continue_leaving(conn, pair, fd) {
             Some(Ok(Leaving::Done)) => {
                 pair.become_plain();
-                await_bytes(conn, pair, fd);
                 return Handed::Back;
             }
             Some(Ok(Leaving::Waits(wait))) if monotonic_ns() < end => {
@@ -456,15 +466,15 @@ fn leave_guard(conn: &Conn, pair: &Pair, fd: c_int, end: u64) -> Handed {
 }
 
 /// Bytes that were unread are on their way back. A call that does not wait is to find the first of them: FIONREAD or an edge
-/// may have announced them.
-fn await_bytes(conn: &Conn, pair: &Pair, fd: c_int) {
+/// may have announced them. Until `end`, and 2 s, at most.
+fn await_bytes(conn: &Conn, pair: &Pair, fd: c_int, end: u64) {
     let gives = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
         outbound.as_ref().is_some_and(Outbound::has_given_back)
     };
     if pair.sending(conn, gives) != Some(true) {
         return;
     }
-    let end = monotonic_ns() + RELAY_NS;
+    let end = end.min(monotonic_ns() + RELAY_NS);
     while matches!(fd::poll_one(fd, libc::POLLIN, Some(BYTES_SLEEP_NS)), Ok(0) | Err(Errno::EINTR))
         && monotonic_ns() < end
     {}

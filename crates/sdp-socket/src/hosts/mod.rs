@@ -176,7 +176,7 @@ fn send_behind(
         // Neither has a place in a message: from here on the kernel does all of it.
         let is_urgent = flags & libc::MSG_OOB != 0;
         let reason = if is_urgent { Reason::UrgentData } else { Reason::ZeroCopyOption };
-        return match hand_back(conn, conn.fd(), reason, false) {
+        return match hand_back(conn, conn.fd(), reason, false, true) {
             Handed::Back => kernel_call(conn, buffers, flags, Half::Send),
             _ => Err(Errno::ECONNRESET),
         };

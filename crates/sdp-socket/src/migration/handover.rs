@@ -182,11 +182,12 @@ fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
             }
             may_be_replaced(conn, next)
         });
-    match hosts::hand_back(conn, fd, reason, may_relay) {
+    let goes_on = matches!(next, NextReader::Ourselves | NextReader::Copy);
+    let leave = |may_relay| hosts::hand_back(conn, fd, reason, may_relay, goes_on);
+    match leave(may_relay) {
         Handed::Unanswered => {
             // Where no relay is to be had the other end has the rest of its time.
-            relay::guarded(conn, fd)
-                .unwrap_or_else(|| hosts::hand_back(conn, fd, reason, false) == Handed::Back)
+            relay::guarded(conn, fd).unwrap_or_else(|| leave(false) == Handed::Back)
         }
         handed => handed == Handed::Back,
     }
