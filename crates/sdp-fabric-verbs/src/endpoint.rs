@@ -234,6 +234,11 @@ impl Core {
         had_some
     }
 
+    /// Whether a thread takes completions now: messages that it has taken may not be told of yet.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
     fn drain_here(&self) -> bool {
         let mut had_some = false;
         loop {

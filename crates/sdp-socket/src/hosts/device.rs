@@ -19,7 +19,10 @@ use sdp_proto::{Credits, Local};
 use sdp_rdma::cm::Reject;
 use sdp_remote::{Agreement, Event, Host, Inbound, Outbound, Role};
 use sdp_stats::{Fabric, Reason, page::DEVICE_LEN, trace::Kind};
-use sdp_sys::{kernel, section, time::monotonic_ns};
+use sdp_sys::{
+    kernel, section,
+    time::{monotonic_ns, yield_now},
+};
 
 use super::{
     ending,
@@ -37,6 +40,8 @@ use crate::{
 /// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
 const PROMISE_MOST: u32 = 16;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
+/// So often a caller lets a thread go on that takes completions.
+const YIELDS: u32 = 100;
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
 
@@ -238,6 +243,11 @@ pub(super) fn drain() -> bool {
 pub(super) fn drain_one(at: usize) -> bool {
     let had_some = places::with_core(at, |core| {
         let had_some = core.drain();
+        // Another thread that takes them tells nobody: its next wait would. A caller that sleeps on
+        // what it has taken would not be woken.
+        for _ in (0..YIELDS).take_while(|_| core.is_draining()) {
+            yield_now();
+        }
         for index in core.take_news() {
             let Some(pair) = places::pair_at(at, index) else { continue };
             let Some(counts) = core.counts(index) else { continue };
