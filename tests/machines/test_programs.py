@@ -22,6 +22,8 @@ class Service:
     def __init__(self, pair, ladder, preloaded=("a", "b"), road="default"):
         self.pair, self.sdp, self.preloaded, self.road = pair, ladder.artifacts.sdp, preloaded, road
         words = ["redis-server", "--bind", "0.0.0.0", "--port", PORT, "--save", "", "--protected-mode", "no", "--dir", "/tmp"]
+        # Another test's may be of a user whose files this one may not write.
+        pair.a.run("rm -f /tmp/server.json")
         self.server = pair.a.start(self.command(pair.a, "server", words), user=USERS[0])
         pair.a.wait_listening(PORT)
 
