@@ -392,13 +392,13 @@ fn connect(body: &mut Body, index: usize, param: &abi::ConnParam) -> Result<(), 
     asking.qp = param.qp_num;
     let (from, to) = (asking.local, asking.remote);
     let listener = body.ids.iter().position(|id| id.stage == Stage::Listening && id.local == to);
-    let Some(listener) = listener.filter(|listener| is_carried(body, index, *listener)) else {
-        if listener.is_some() {
-            return Ok(());
-        }
+    let Some(listener) = listener else {
         tell(body, index, abi::EVENT_REJECTED, abi::REJECT_INVALID_SERVICE, None);
         return Ok(());
     };
+    if !is_carried(body, index, listener) {
+        return Ok(());
+    }
     let (manager, uid, device, port) = body
         .ids
         .get(listener)

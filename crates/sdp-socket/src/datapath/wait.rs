@@ -212,8 +212,8 @@ pub(crate) fn yield_to_sender() {
 
 /// Sleeps until the carrier has `events`, another thread or the device rings, or `bound`
 /// nanoseconds have passed: for a connection to another host; and whether it was something else
-/// than the carrier. `beside`: the device rings for messages, or not. `look`: whether there is something by now, asked when a thread that rings from
-/// here on finds a sleeper.
+/// than the carrier. `beside`: whether the device rings for messages. `look`: whether there is
+/// something by now, asked when a thread that rings from here on finds a sleeper.
 pub(crate) fn beside_queue_pair(
     conn: &ConnGuard,
     guard: Pin<&CallGuard>,

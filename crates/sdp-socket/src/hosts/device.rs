@@ -39,9 +39,9 @@ use crate::{
 /// Receive buffers promised to a connection at most. The device's are shared by all, and never promised twice: those
 /// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
 const PROMISE_MOST: u32 = 16;
-/// Codes of a refusal: no connection is meant, or the one that is speaks another version.
 /// So often a caller lets a thread go on that takes completions.
 const YIELDS: u32 = 100;
+/// Codes of a refusal: no connection is meant, or the one that is speaks another version.
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
 

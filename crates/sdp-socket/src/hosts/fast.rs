@@ -70,6 +70,13 @@ impl InUse {
         let (_, pair) = pair::of(conn)?;
         Some(Self { conn, pair, _held: held })
     }
+
+    /// The connection for the rest of the call, which lasts longer than the section: the number may be another
+    /// connection's by then.
+    #[inline(always)]
+    pub(super) fn hold(&self, fd: c_int, half: Half) -> Option<ConnGuard> {
+        ConnGuard::new(fd, half).filter(|held| core::ptr::eq(held.conn(), self.conn))
+    }
 }
 
 /// The program's buffer to send from.
@@ -134,7 +141,8 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
     let mark = section::mark();
     let (sent, rest) = {
         let _section = section::Guard::enter();
-        let InUse { conn, pair, .. } = &InUse::get(fd, Half::Send, Stage::Guarded)?;
+        let used = &InUse::get(fd, Half::Send, Stage::Guarded)?;
+        let InUse { conn, pair, .. } = used;
         let posts = |sending: &mut Sending, ring: &mut [u8]| {
             let Sending { outbound, tx, .. } = sending;
             let outbound = outbound.as_mut()?;
@@ -153,9 +161,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
         let sent = pair.sending_quickly(conn, posts)??;
         watch::sent(conn, pair);
         conn.one_way.store(0, Ordering::Relaxed);
-        // Behind the section the number may be another connection's.
-        let rest = if sent == len { None } else { ConnGuard::new(fd, Half::Send) };
-        (sent, rest.filter(|rest| core::ptr::eq(rest.conn(), *conn)))
+        (sent, if sent == len { None } else { used.hold(fd, Half::Send) })
     };
     match rest {
         Some(rest) => Some(send_rest(&rest, from, (sent, len), flags, mark)),

@@ -20,7 +20,7 @@ use super::{
     fast::{InUse, send_rest},
     keep_first, pace, receive_behind,
 };
-use crate::conn::{Conn, ConnGuard, Half, Stage, iovec::Buffers, publish};
+use crate::conn::{Conn, Half, Stage, iovec::Buffers, publish};
 
 /// The connection that `fd` names, if nothing is due but its bytes. In a section.
 #[inline(always)]
@@ -42,7 +42,8 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
     let mark = section::mark();
     let (sent, rest) = {
         let _section = section::Guard::enter();
-        let InUse { conn, pair, .. } = &get(fd, Half::Send)?;
+        let used = &get(fd, Half::Send)?;
+        let InUse { conn, pair, .. } = used;
         if pair.is_full.load(Ordering::Relaxed) {
             return None;
         }
@@ -66,9 +67,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize, flags: c_int) 
         let sent = sent?;
         count(conn, Half::Send, sent);
         conn.one_way.store(0, Ordering::Relaxed);
-        // Behind the section the number may be another connection's.
-        let rest = if sent == len { None } else { ConnGuard::new(fd, Half::Send) };
-        (sent, rest.filter(|rest| core::ptr::eq(rest.conn(), *conn)))
+        (sent, if sent == len { None } else { used.hold(fd, Half::Send) })
     };
     match rest {
         Some(rest) => Some(send_rest(&rest, from, (sent, len), flags, mark)),
@@ -94,7 +93,8 @@ pub(crate) unsafe fn receive(
     let mark = section::mark();
     let held = {
         let _section = section::Guard::enter();
-        let InUse { conn, pair, .. } = &get(fd, Half::Receive)?;
+        let used = &get(fd, Half::Receive)?;
+        let InUse { conn, pair, .. } = used;
         let by_kernel = |receiving: &mut Receiving| {
             let Receiving { prefix, moved, inbound, .. } = receiving;
             if inbound.is_some() {
@@ -115,7 +115,7 @@ pub(crate) unsafe fn receive(
             count(conn, Half::Receive, got);
             return Some(Ok(got));
         }
-        ConnGuard::new(fd, Half::Receive).filter(|held| core::ptr::eq(held.conn(), *conn))?
+        used.hold(fd, Half::Receive)?
     };
     let whole = libc::iovec { iov_base: to.cast(), iov_len: len };
     // SAFETY: the program's buffer, as one element that lives on this stack.
