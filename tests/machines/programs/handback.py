@@ -432,6 +432,21 @@ def ask_one(sock, index):
     check(sock, index)
 
 
+def met(host, port, at):
+    """A connection on which so many requests were answered."""
+    sock = socket.create_connection((host, port))
+    for index in range(at):
+        ask_one(sock, index)
+    return sock
+
+
+def end_well(sock):
+    """Both ends end their streams, with every byte read."""
+    sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1) == b""
+    print("every byte")
+
+
 def ask_many(host, port, at, pause):
     hosts = host.split(",")
     socks = [socket.create_connection((hosts[which % len(hosts)], port)) for which in range(MANY)]
@@ -454,9 +469,7 @@ def ask_many(host, port, at, pause):
 
 def ask_late(host, port, at, end):
     path, unread = late()
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     sock.sendall(unread)
     if end == "before":
         sock.shutdown(socket.SHUT_WR)
@@ -476,9 +489,7 @@ def ask_late(host, port, at, end):
 
 
 def ask_much(host, port, at):
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     unread = random.Random(9).randbytes(MUCH)
     sent = 0
     sock.setblocking(False)
@@ -497,15 +508,11 @@ def ask_much(host, port, at):
     assert take(sock, len(TAIL)) == TAIL
     for index in range(ROUNDS):
         ask_one(sock, index)
-    sock.shutdown(socket.SHUT_WR)
-    assert sock.recv(1) == b""
-    print("every byte")
+    end_well(sock)
 
 
 def ask_forks(host, port, at):
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     child = os.fork()
     if child == 0:
         for index in range(ROUNDS):
@@ -520,15 +527,11 @@ def ask_forks(host, port, at):
 
 
 def ask_held(host, port, at):
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     assert take(sock, 1) == b"!"
     for index in range(ROUNDS):
         ask_one(sock, index)
-    sock.shutdown(socket.SHUT_WR)
-    assert sock.recv(1) == b""
-    print("every byte")
+    end_well(sock)
 
 
 def wait_outside(pause):
@@ -539,18 +542,14 @@ def wait_outside(pause):
 
 
 def ask_half(host, port, at):
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     sock.shutdown(socket.SHUT_WR)
     assert take(sock, len(TAIL) + 1) == TAIL
     print("every byte")
 
 
 def ask_split(host, port, at, end):
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     if end == "before":
         sock.shutdown(socket.SHUT_WR)
     assert take(sock, len(TAIL)) == TAIL
@@ -561,17 +560,13 @@ def ask_split(host, port, at, end):
 
 
 def ask_mute(host, port, at):
-    sock = socket.create_connection((host, port))
-    for index in range(at):
-        ask_one(sock, index)
+    sock = met(host, port, at)
     assert len(take(sock, 2)) < 2
     # In pieces, some of which come when it is handed on.
     for begin in range(0, len(TAIL), 8000):
         sock.sendall(TAIL[begin : begin + 8000])
         time.sleep(0.02)
-    sock.shutdown(socket.SHUT_WR)
-    assert sock.recv(1) == b""
-    print("every byte")
+    end_well(sock)
 
 
 def ask(host, port):
@@ -583,9 +578,7 @@ def ask(host, port):
         for body in bodies:
             got = take(sock, 4 + len(body))
             assert got == struct.pack("!I", len(body)) + bytes(byte ^ 0xFF for byte in body), len(got)
-    sock.shutdown(socket.SHUT_WR)
-    assert sock.recv(1) == b""
-    print("every byte")
+    end_well(sock)
 
 
 if __name__ == "__main__":
