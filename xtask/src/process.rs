@@ -15,10 +15,12 @@ const TIMED_OUT: [i32; 2] = [124, 137];
 /// Seconds between the polite and the final signal at the limit.
 const GRACE_S: u32 = 10;
 
-/// The workspace's top directory.
+/// The workspace's top directory: where the cargo that runs us has found xtask, else where xtask was
+/// built. (Build products may have been copied along with a tree of sources.)
 pub(crate) fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_owned()
+    let built = || PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(built, PathBuf::from);
+    manifest.parent().unwrap_or(&manifest).to_owned()
 }
 
 /// Where build products are.
