@@ -1,6 +1,6 @@
 """Unmodified programs on two machines: every reply is right, and the report of each end says which lane was used, or why none.
 
-Between hosts the fabric is among the default; without it everything is TCP.
+The fabric between hosts is asked for; without it everything is TCP.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import pytest
 
 # Settings of `sdp run`, what carries the payload then, and why it is not SDP where it is not.
-ROADS = {"tcp": (("--set", "fabrics=shm"), "tcp", "remote-peer"), "default": ((), "sdp", None)}
+ROADS = {"tcp": (("--set", "fabrics=shm"), "tcp", "remote-peer"), "verbs": (("--set", "fabrics=shm,verbs"), "sdp", None)}
 PORT = 6379
 VALUE = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(20_000))
 # The server's user, and the client's.
@@ -19,7 +19,7 @@ USERS = ("redis", "nobody")
 class Service:
     """redis-server on machine `a`, clients on `b`."""
 
-    def __init__(self, pair, ladder, preloaded=("a", "b"), road="default"):
+    def __init__(self, pair, ladder, preloaded=("a", "b"), road="verbs"):
         self.pair, self.sdp, self.preloaded, self.road = pair, ladder.artifacts.sdp, preloaded, road
         words = ["redis-server", "--bind", "0.0.0.0", "--port", PORT, "--save", "", "--protected-mode", "no", "--dir", "/tmp"]
         # Another test's may be of a user whose files this one may not write.
