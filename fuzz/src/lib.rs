@@ -1,5 +1,5 @@
 //! Drivers that feed hostile input to what strangers can write: messages on the wire, the rule file,
-//! and the shared ring. Used by this crate's tests (a few seconds each, part of every test run) and by
+//! the shared ring, and headers of RPC-over-RDMA. Used by this crate's tests (a few seconds each, part of every test run) and by
 //! `sdp-fuzz TARGET SECONDS` (as long as one likes). They check properties; they do not measure
 //! coverage, and they need nothing but a stable compiler.
 //!
@@ -8,6 +8,7 @@
 
 pub mod random;
 pub mod ring;
+pub mod rpcrdma;
 pub mod rules;
 pub mod wire;
 
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rules", round: rules::round },
     Target { name: "ring", round: ring::round },
     Target { name: "hostile-ring", round: ring::hostile_round },
+    Target { name: "rpcrdma", round: rpcrdma::round },
 ];
 
 static ROUND: AtomicU64 = AtomicU64::new(0);

@@ -28,7 +28,12 @@ fn hostile_ring() {
 }
 
 #[test]
+fn rpcrdma() {
+    run("rpcrdma");
+}
+
+#[test]
 fn every_target_is_run_here() {
     let names: Vec<_> = sdp_fuzz::TARGETS.iter().map(|target| target.name).collect();
-    assert_eq!(names, ["wire", "rules", "ring", "hostile-ring"]);
+    assert_eq!(names, ["wire", "rules", "ring", "hostile-ring", "rpcrdma"]);
 }

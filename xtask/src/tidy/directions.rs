@@ -13,6 +13,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-guard", &[]),
     ("sdp-link", &["sdp-rdma"]),
     ("sdp-rdma", &[]),
+    ("sdp-rpcrdma", &[]),
     ("sdp-config", &[]),
     ("sdp-sys", &[]),
     ("sdp-stats", &["sdp-sys"]),
@@ -48,7 +49,10 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ),
     // The model checker: for tests, whose dependencies are not counted.
     ("sdp-model", &[]),
-    ("sdp-fuzz", &["sdp-config", "sdp-fabric-shm", "sdp-proto", "sdp-rdma", "sdp-shm"]),
+    (
+        "sdp-fuzz",
+        &["sdp-config", "sdp-fabric-shm", "sdp-proto", "sdp-rdma", "sdp-rpcrdma", "sdp-shm"],
+    ),
     ("xtask", &[]),
 ];
 
@@ -60,6 +64,8 @@ const NEVER: &[(&str, &str)] = &[
     ("sdp-fabric-shm", "sdp-proto"),
     ("sdp-fabric-verbs", "sdp-proto"),
     ("sdp-fabric-tests", "sdp-proto"),
+    ("sdp-rpcrdma", "sdp-proto"),
+    ("sdp-rpcrdma", "sdp-fabric-verbs"),
 ];
 
 /// What the preload library's closure may use from outside.
