@@ -100,7 +100,8 @@ def test_an_old_libc(ladder, tmp_path):
 def test_seccomp_of_a_container(ladder, machine):
     """A filter that was there before."""
     machine("proc/self/status", "Uid:\t1\t1\t1\t1\nCapEff:\t0\nSeccomp:\t2\n")
-    assert grades(judge(ladder, machine), "seccomp") == ["slow"]
+    found = judge(ladder, machine, code=0)
+    assert grades(found, "seccomp") == ["note"], "what needs nothing is nothing to do"
 
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
@@ -134,7 +135,7 @@ def test_calls_that_a_filter_refuses(ladder):
     """memfd_create stops it, process_vm_readv costs something."""
     found = examine(ladder, code=1, preexec_fn=refuse(319))
     assert grades(found, "calls") == ["stop"] and "memfd_create" in found["calls"][0]["what"]
-    assert grades(found, "seccomp") == ["slow"]
+    assert grades(found, "seccomp") == ["note"]
     found = examine(ladder, code=1, preexec_fn=refuse(310))
     assert grades(found, "calls") == ["slow"]
 
@@ -246,10 +247,12 @@ def test_two_processes_are_compared(ladder):
             sleeping(ladder, "setpriv", "--reuid=4242", "--regid=4242", "--clear-groups") as other:
         found = examine(ladder, "--pid", one, "--pid", same)
         assert grades(found, "process") == ["ok", "ok"] and "ok" in grades(found, "net-namespace")
+        assert grades(found, "users") == ["ok"]
         found = examine(ladder, "--pid", one, "--pid", elsewhere, code=1)
         assert "stop" in grades(found, "net-namespace")
-        found = examine(ladder, "--pid", one, "--pid", other, code=1)
-        assert grades(found, "users") == ["slow"]
+        found = examine(ladder, "--pid", one, "--pid", other)
+        assert grades(found, "users") == ["note"], "two users are served as one is"
+        assert "one user id" not in found["users"][0]["advice"]
 
 
 def test_a_process_without_the_library(ladder):
@@ -283,6 +286,46 @@ def test_set_id_static_musl_and_foreign_programs(ladder, tmp_path):
         found = examine(ladder, path, code=1)
         assert word in found["libc-of-program"][0]["what"]
     assert grades(examine(ladder, "no-such-command", code=1), "program") == ["stop"]
+
+
+@pytest.mark.parametrize("how", ["-static", "-no-pie"])
+def test_a_program_of_go(ladder, tmp_path, how):
+    """However it is linked, it calls the kernel itself: advice to link it dynamically would be wrong."""
+    source, program = tmp_path / "go.c", tmp_path / "go"
+    source.write_text('__attribute__((section(".go.buildinfo"), used)) static const char built[16] = "go";\n'
+                      "int main(void) { return 0; }\n", encoding="utf-8")
+    subprocess.run(["cc", how, "-o", program, source], check=True)
+    (finding,) = examine(ladder, program, code=1)["libc-of-program"]
+    assert finding["grade"] == "stop" and "Go calls the kernel itself" in finding["what"]
+    assert "dynamically" not in finding["what"] + finding["advice"]
+    done = sdp(ladder, "run", "--require", "--", program)
+    assert done.returncode == 123 and "Go program" in done.stderr, done.stderr
+
+
+def test_files_of_earlier_stacks_are_named(ladder, machine):
+    """Nothing reads them; where the same is now is said. What is not there is not."""
+    assert "historic" not in judge(ladder, machine, code=0)
+    machine("etc/sdp.conf", "match both *:*\n")
+    machine("usr/local/topspin/etc/libsdp.conf", "match both *:*\n")
+    machine("usr/lib64/libsdp.so.1")
+    (machine.root / "usr/lib64/libsdp.so").symlink_to("libsdp.so.1")
+    found = judge(ladder, machine, code=0)["historic"]
+    assert [f["grade"] for f in found] == ["note", "note"]
+    assert all("/etc/libsdp.conf" in f["advice"] and "not read" in f["what"] for f in found)
+    (machine.root / "usr/lib64/libsdp.so").unlink()
+    machine("usr/lib64/libsdp.so")
+    assert "/usr/lib64/libsdp.so is no link" in judge(ladder, machine, code=0)["historic"][2]["what"]
+
+
+def test_what_cannot_be_looked_at_is_an_error(ladder, tmp_path):
+    """A folder that is not there, and ports that do not exist."""
+    for bad in (tmp_path / "none", "/etc/passwd"):
+        done = sdp(ladder, "doctor", "--sysroot", bad)
+        assert done.returncode == 1 and not done.stdout and "--sysroot" in done.stderr
+        assert "os error" not in done.stderr
+    for bad in ("127.0.0.1:99999", "127.0.0.1:x", "[::1]:70000"):
+        done = sdp(ladder, "doctor", "--peer", bad)
+        assert done.returncode == 1 and "a port is a number" in done.stderr, done.stderr
 
 
 def test_the_library_and_lists_of_it(ladder, machine):

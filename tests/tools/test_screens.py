@@ -89,7 +89,7 @@ def test_a_screen_fits_its_terminal(ladder, columns, rows):
         screen = Screen(ladder, columns, rows)
         lines = screen.picture()
         assert len(lines) == rows and max(map(len, lines)) <= columns, lines
-        assert lines[-1].startswith("q quit")
+        assert lines[-1].startswith("q end")
         assert any("PROGRAM" in line for line in lines)
         screen.press(b"q")
         assert screen.end() == 0
@@ -99,13 +99,19 @@ def test_keys_do_what_they_say(ladder):
     """Views, lanes, pause, sizes that change, rubbish on the keyboard."""
     with pair(ladder, "--no-config"):
         screen = Screen(ladder, 100, 20)
-        assert "v processes" in screen.picture()[-1]
+        assert "v procs" in screen.picture()[-1] and "? help" in screen.picture()[-1]
         screen.press(b"v")
-        assert "v connections" in screen.picture()[-1]
+        assert "v conns" in screen.picture()[-1]
+        screen.press(b"?")
+        assert any(line.startswith("REASON    why") for line in screen.picture())
+        screen.press(b"?")
+        assert not any(line.startswith("REASON    why") for line in screen.picture())
         screen.press(b"l")
         assert "l sdp" in screen.picture()[-1]
         screen.press(b"\x1b[B\x1b[5~\x1b\xff\x00zzz")
+        screen.picture()
         screen.press(b" ")
+        assert screen.picture()[0].startswith("PAUSED")
         screen.read(0.3)
         screen.resize(50, 8)
         screen.press(b"s")

@@ -92,6 +92,21 @@ pub struct RowView {
     pub device: Option<DevicePort>,
     /// The same of the other end, where a page of this machine shows it; readers of one page do not know it.
     pub peer_full: Option<u64>,
+    /// The other end, where a page of this machine shows it; readers of one page do not know it.
+    pub peer: Option<PeerView>,
+}
+
+/// The other end of a connection, by the page of its process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerView {
+    /// Its process.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// Its user.
+    pub uid: u32,
+    /// Sending, receiving: why it is not on SDP, by its own account.
+    pub reasons: [Option<u32>; 2],
 }
 
 /// Messages that were sent over SDP.
@@ -561,6 +576,7 @@ fn parse_row(w: Words<'_>, devices: &[Option<DeviceView>; DEVICES]) -> Option<Ro
         messages: parse_messages(w, row!(messages)),
         device: device.map(|device| device.at.clone()),
         peer_full: None,
+        peer: None,
     })
 }
 

@@ -68,14 +68,14 @@ reasons! {
         "The connection has not carried enough yet to be worth an SDP lane."
         "Nothing; or lower promote_calls and promote_bytes.";
     1 PeerNotListening "peer-not-listening"
-        "The other end has no library, or its library was not ready to attach a lane."
-        "Start the other program with the library too, on the same host.";
+        "No library answered at the other end: it has none, calls the kernel itself (static, Go), or may not or will not attach a lane."
+        "Look at the other end (sdp stat, sdp doctor --pid): the library, its rules, and of a service RestrictAddressFamilies without AF_UNIX, PrivateUsers, or another namespace.";
     2 RuleTcp "rule-tcp"
         "A rule of libsdp.conf says tcp for this connection."
         "See which one with: sdp explain PROGRAM ADDRESS:PORT.";
     3 RemotePeer "remote-peer"
-        "The other end is on another host, and no fabric reaches it: this host has no RDMA connection manager, or the tunable fabrics has no verbs."
-        "Nothing; the connection works over TCP.";
+        "The other end is on another host, or in another network namespace of this one, and no fabric reaches it: there is no RDMA connection manager, or the tunable fabrics has no verbs."
+        "Containers of one host: start both in one network namespace (one pod, or --network=container:); else nothing, the connection works over TCP.";
     4 Shared "shared"
         "Several processes, or threads with descriptors of their own, use the connection, one of them through an epoll set or in a way that cannot be followed."
         "Nothing; or wait with poll, or by blocking calls, where processes share it.";
@@ -101,11 +101,11 @@ reasons! {
         "The process changed its ids, groups, capabilities, root directory or user namespace."
         "Nothing; connections opened afterwards may use SDP.";
     12 UidDiffers "uid-differs"
-        "The two ends, or a process and its socket, belong to different users."
-        "Run both ends under one user id.";
+        "The process runs under another user id than its socket belongs to."
+        "Nothing; connections made after the change of user may use SDP. The two ends may be of different users.";
     13 UidUnmapped "uid-unmapped"
         "A user id has no mapping in this user namespace, so it proves nothing."
-        "Map the user ids of both containers.";
+        "Of a service: PrivateUsers=no in its unit (systemctl edit); of containers: map the user ids of both ends in each.";
     14 NoProc "no-proc"
         "Neither sock_diag nor /proc can name the other end's socket."
         "Mount /proc in the container or jail.";

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -145,6 +145,7 @@ fn random_hex() -> io::Result<String> {
 /// have become one), the token keeps strangers out.
 fn listen_on_path() -> io::Result<(PathBuf, String, OwnedFd)> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    remove_stale(&std::env::temp_dir());
     let directory = std::env::temp_dir().join(format!("sdp-run-{}", &random_hex()?[..16]));
     std::fs::DirBuilder::new().mode(0o711).create(&directory)?;
     let socket = directory.join("s");
@@ -162,6 +163,28 @@ fn listen_on_path() -> io::Result<(PathBuf, String, OwnedFd)> {
         Err(e) => {
             let _ = std::fs::remove_dir_all(&directory);
             Err(e)
+        }
+    }
+}
+
+/// Removes what a killed `sdp run` of this user left: a folder whose socket nobody listens on.
+fn remove_stale(folder: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_ours = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("sdp-run-"))
+            .is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        let path = entry.path();
+        let is_own = || {
+            let found = std::fs::symlink_metadata(&path);
+            found.is_ok_and(|m| m.is_dir() && m.uid() == sys::own_uid())
+        };
+        if is_ours && is_own() && sys::is_nobody_listening(&path.join("s")) {
+            // Nothing else is ever in it; another file keeps it.
+            let _ = std::fs::remove_file(path.join("s"));
+            let _ = std::fs::remove_dir(&path);
         }
     }
 }

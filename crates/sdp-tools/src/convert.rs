@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use sdp_config::{AddressMatch, Config, Dialect, Family, PortRange, Role, Rule};
 
-use crate::Failure;
 use crate::rules::{Texts, render};
+use crate::{Failure, sys, tune};
 
 /// A language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,6 +31,9 @@ pub struct Options {
     /// The language to write
     #[arg(long, value_enum, value_name = "LANGUAGE")]
     pub to: Language,
+    /// Write to this file instead of standard output; it takes its place when it is whole, and may be the one read
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// The file (default: the one that programs would use)
     pub file: Option<PathBuf>,
 }
@@ -258,6 +261,11 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     let texts = Texts::load(Vec::new(), options.file.as_deref())?;
     let Some(path) = &texts.path else { return Err(Failure("there is no rule file".into())) };
     let name = path.display();
+    if options.output.is_none() && sys::is_stdout(path) {
+        let why = "is standard output, too: the shell has emptied it before it was read. Restore it, and \
+                   convert it in place with --output";
+        return Err(Failure::new(name, why));
+    }
     let mut config = Box::new(Config::new());
     config.load_text(b"", &texts.file);
     let (found, errors, _) = render(&texts, &config);
@@ -269,10 +277,13 @@ pub fn main(options: &Options) -> Result<(), Failure> {
         return Err(Failure::new(name, "is not UTF-8"));
     };
     match convert(text, options.to) {
-        Ok(out) => {
-            crate::print(&out);
-            Ok(())
-        }
+        Ok(out) => match &options.output {
+            Some(file) => tune::replace(file, &out).map_err(|e| Failure::new(file.display(), e)),
+            None => {
+                crate::print(&out);
+                Ok(())
+            }
+        },
         Err(refused) => {
             for why in &refused {
                 eprintln!("{name}: {why}");

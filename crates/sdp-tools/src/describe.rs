@@ -69,6 +69,8 @@ fn option(argument: &Arg) -> Value {
         "long": argument.get_long(),
         "short": argument.get_short().map(|c| c.to_string()),
         "value": takes_value.then(|| value_name(argument)),
+        // It may be left out, and otherwise follows an equals sign: --trace[=DIR].
+        "optional": takes_value && argument.get_num_args().is_some_and(|n| n.min_values() == 0),
         "values": values(argument),
         "repeats": repeats,
         "help": help(argument),

@@ -6,6 +6,9 @@
 //! that a lane needs, and changes nothing. With `--sysroot` the files of another machine are
 //! judged, and nothing is tried.
 
+mod rdma;
+
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,11 +16,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sdp_config::tunables::{SetError, Tunables};
 use sdp_config::{Family, Role, Severity as RuleSeverity};
+use sdp_stats::Reason;
+use sdp_stats::reader::ReasonCode;
 use serde::Serialize;
 
 use crate::program::{Loading, Program};
 use crate::rules::{Texts, render};
-use crate::{Failure, devices, ping, run, show, sys};
+use crate::{Failure, devices, ping, procs, run, show, stat, sys};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -25,13 +30,6 @@ pub const SCHEMA: u32 = 1;
 const OLDEST_LIBC: (u32, u32) = (2, 34);
 /// Open files below which a server with a few hundred lanes runs out.
 const FEW_DESCRIPTORS: u64 = 1024;
-/// Locked memory below which a device cannot register much.
-const LITTLE_LOCKED: u64 = 64 << 20;
-/// Bytes of a RoCE v2 packet beside its payload, as soft-RoCE counts them, at most.
-const ROCE_HEADERS: u32 = 100;
-/// Where distributions keep libraries.
-const LIBRARY_FOLDERS: [&str; 5] =
-    ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib"];
 
 /// Options of `sdp doctor`.
 #[derive(Debug, Clone, Args)]
@@ -103,6 +101,7 @@ struct Doctor {
 
 impl Doctor {
     fn add(&mut self, check: &'static str, grade: Grade, what: String, advice: &str) {
+        let what = crate::without_numbers(&what);
         self.findings.push(Finding { check, grade, what, advice: advice.to_string() });
     }
 
@@ -261,184 +260,6 @@ impl Doctor {
         }
     }
 
-    fn rdma(&mut self) {
-        let mut devices = devices::devices(&self.root);
-        if devices.is_empty() {
-            let modules = self.text("proc/modules").unwrap_or_default();
-            let is_loaded = modules.lines().any(|l| l.starts_with("ib_core "));
-            let cards = self.cards();
-            let mut what = "no RDMA device".to_string();
-            let mut advice = "";
-            if let Some(card) = cards.first() {
-                let _ = write!(what, ", but an InfiniBand card without a driver ({card})");
-                advice = "Load its modules: modprobe mlx5_ib ib_uverbs rdma_cm.";
-            } else if !is_loaded {
-                what += " and no RDMA modules";
-            }
-            what += ": connections to other hosts stay on TCP";
-            self.add("rdma", Grade::Note, what, advice);
-            return;
-        }
-        for device in &devices {
-            for port in device.ports.iter().filter(|p| p.state != "ACTIVE") {
-                let what = format!("{} port {} is {}", device.name, port.port, port.state);
-                self.add("rdma", Grade::Note, what, "Look at the cable and the subnet manager.");
-            }
-        }
-        let files = fs::read_dir(self.path("dev/infiniband")).into_iter().flatten().flatten();
-        let verbs: Vec<PathBuf> = files
-            .map(|f| f.path())
-            .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("uverbs")))
-            .collect();
-        if verbs.is_empty() {
-            let what = format!("{} but no /dev/infiniband/uverbs*", devices[0].name);
-            self.add("rdma", Grade::Note, what, "Load the module: modprobe ib_uverbs.");
-        }
-        for file in verbs {
-            if let Err(e) = File::options().read(true).write(true).open(&file)
-                && e.kind() == std::io::ErrorKind::PermissionDenied
-            {
-                let what = format!("{}: {e}", file.display());
-                let advice =
-                    "Put the user into the device's group (rdma), or set its mode to 0666.";
-                self.add("rdma", Grade::Note, what, advice);
-            }
-        }
-        if let Some(limit) = self.limit("self", "Max locked memory")
-            && limit < LITTLE_LOCKED
-        {
-            let what = format!("only {} KiB may be locked (memlock)", limit / 1024);
-            let advice = "For RDMA: ulimit -l unlimited, or limits.conf, or LimitMEMLOCK=.";
-            self.add("memlock", Grade::Note, what, advice);
-        }
-        let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
-        let fabrics = "connections to other hosts use them with fabrics=shm,verbs";
-        self.ok("rdma", format!("{}; {fabrics}", names.join(", ")));
-        self.verbs();
-        if self.is_here {
-            devices::ask(&mut devices);
-            devices.iter().for_each(|device| self.receives(device));
-        }
-        let interfaces = devices::interfaces(&self.root);
-        for device in &devices {
-            for port in device.ports.iter().filter(|p| p.link_layer == "Ethernet") {
-                self.gids(device, port);
-                let is_its = |i: &&devices::Interface| port.interfaces.contains(&i.name);
-                interfaces.iter().filter(is_its).for_each(|i| self.rdma_mtu(i));
-            }
-        }
-    }
-
-    /// Whether messages reach another host.
-    fn peer(&mut self, peer: &str) {
-        let asked = match ping::endpoint(peer) {
-            Ok(at) => ping::ask(&at).map(|pong| (at, pong)),
-            Err(why) => Err(ping::Silence { what: why.to_string(), advice: String::new() }),
-        };
-        match asked {
-            Ok((at, ping::Pong { device, version, quickest })) => {
-                let us = quickest.as_micros();
-                let what = format!("{device} reaches {} by RDMA: {us} µs there and back", at.ip());
-                self.ok("ping", what);
-                if version != env!("CARGO_PKG_VERSION") {
-                    let what = format!("{} has version {version} of these tools", at.ip());
-                    self.add("ping", Grade::Note, what, "Use one version at both ends.");
-                }
-            }
-            Err(ping::Silence { what, advice }) => self.add("ping", Grade::Stop, what, &advice),
-        }
-    }
-
-    /// The libraries of verbs, a driver for them, and the connection manager's device.
-    fn verbs(&mut self) {
-        let before = self.findings.len();
-        let holds = |name: &&str| {
-            LIBRARY_FOLDERS.iter().any(|folder| self.path(folder).join(name).exists())
-        };
-        if !["libibverbs.so.1"].iter().any(holds) {
-            let advice = "Install rdma-core's libraries (Debian: libibverbs1).";
-            self.add("verbs", Grade::Note, "no libibverbs.so.1".to_string(), advice);
-        }
-        let drivers = fs::read_dir(self.path("etc/libibverbs.d")).into_iter().flatten();
-        if drivers.count() == 0 {
-            let advice = "Install them (Debian: ibverbs-providers).";
-            let what = "no drivers for libibverbs in /etc/libibverbs.d".to_string();
-            self.add("verbs", Grade::Note, what, advice);
-        }
-        if !self.path("dev/infiniband/rdma_cm").exists() {
-            let what = "no /dev/infiniband/rdma_cm".to_string();
-            self.add("verbs", Grade::Note, what, "Load the module: modprobe rdma_ucm.");
-        }
-        if self.findings.len() == before {
-            let what = "libibverbs, its drivers and the connection manager are there".to_string();
-            self.ok("verbs", what);
-        }
-    }
-
-    /// Whether connections share a receive queue, where the device could be asked.
-    fn receives(&mut self, device: &devices::Device) {
-        let name = &device.name;
-        match (device.shared_receive_queue, &device.unknown) {
-            (Some(true), _) => self.ok("srq", format!("{name} has shared receive queues")),
-            (Some(false), _) => self.ok(
-                "srq",
-                format!("{name} has no shared receive queue: each connection has one of its own"),
-            ),
-            (None, Some(why)) => self.add(
-                "srq",
-                Grade::Note,
-                format!("{name} cannot be asked for a shared receive queue: {why}"),
-                "See the other findings.",
-            ),
-            (None, None) => {}
-        }
-    }
-
-    /// Whether an Ethernet port has an address for packets that routers pass on.
-    fn gids(&mut self, device: &devices::Device, port: &devices::Port) {
-        let who = format!("{} port {}", device.name, port.port);
-        let is_local = |gid: &devices::Gid| gid.gid.starts_with("fe80:");
-        let routed: Vec<_> = port.gids.iter().filter(|g| g.kind == "RoCE v2").collect();
-        if let Some(gid) = routed.iter().find(|gid| !is_local(gid)) {
-            self.ok("gid", format!("{who}: RoCE v2, {} (index {})", gid.gid, gid.index));
-        } else if routed.is_empty() {
-            let what = format!("{who} has no GID of RoCE v2");
-            let advice = "Let both ends use RoCE v2; give the interface an IP address.";
-            self.add("gid", Grade::Note, what, advice);
-        } else {
-            let what = format!("{who} has link-local GIDs only");
-            self.add("gid", Grade::Note, what, "Give the interface an IP address.");
-        }
-    }
-
-    /// How much an RDMA packet carries over an Ethernet interface.
-    fn rdma_mtu(&mut self, interface: &devices::Interface) {
-        let Some(mtu) = interface.mtu else { return };
-        let fits = |size: &&u32| **size + ROCE_HEADERS <= mtu;
-        let what = match [4096_u32, 2048, 1024, 512, 256].iter().find(fits) {
-            Some(4096) => {
-                let what = format!("{}: MTU {mtu}, packets of 4096 bytes", interface.name);
-                return self.ok("rdma-mtu", what);
-            }
-            Some(size) => format!("{}: MTU {mtu}, packets of {size} bytes only", interface.name),
-            None => format!("{}: MTU {mtu}, too small for RDMA", interface.name),
-        };
-        let advice = "If every switch on the way can: ip link set dev NAME mtu 4200 (or 9000).";
-        self.add("rdma-mtu", Grade::Note, what, advice);
-    }
-
-    /// InfiniBand cards that no driver has taken.
-    fn cards(&self) -> Vec<String> {
-        let cards = fs::read_dir(self.path("sys/bus/pci/devices")).into_iter().flatten().flatten();
-        let is_idle = |path: &PathBuf| {
-            let class = fs::read_to_string(path.join("class")).unwrap_or_default();
-            // Network controllers of the kind InfiniBand.
-            class.starts_with("0x0207") && !path.join("driver").exists()
-        };
-        let name = |p: PathBuf| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        cards.map(|c| c.path()).filter(is_idle).map(name).collect()
-    }
-
     // ---- a process: this one for those started here, or a running one --------------------------
 
     fn status(&self, pid: &str, field: &str) -> Option<String> {
@@ -477,7 +298,7 @@ impl Doctor {
         match self.status(pid, "Seccomp").as_deref() {
             Some("2") => self.add(
                 "seccomp",
-                Grade::Slow,
+                Grade::Note,
                 format!(
                     "{who} runs under a seccomp filter: each new lane costs a meeting; programs that \
                      install one themselves are on TCP"
@@ -532,12 +353,7 @@ impl Doctor {
                     "{who} is in a user namespace with {ids} mapped ids: lanes reach users that both \
                      ends have mapped"
                 );
-                self.add(
-                    "user-namespace",
-                    Grade::Note,
-                    what,
-                    "Map the user ids of both containers.",
-                );
+                self.add("user-namespace", Grade::Note, what, Reason::UidUnmapped.advice());
             } else {
                 self.ok("user-namespace", format!("{who} sees all user ids"));
             }
@@ -607,6 +423,33 @@ impl Doctor {
             }
         }
         self.process(&number, &who);
+        if self.is_here {
+            self.connections(pid, &who);
+        }
+    }
+
+    /// Why connections of a process are on TCP, by its own account and by the other ends'.
+    fn connections(&mut self, pid: u32, who: &str) {
+        const SHOWN: usize = 8;
+        let mut found: BTreeMap<(u32, String), usize> = BTreeMap::new();
+        for process in procs::find(Some(pid)) {
+            for row in
+                process.view.rows.iter().filter(|row| row.role != sdp_stats::Role::Listener as u8)
+            {
+                let code = row.halves.iter().filter(|half| !half.is_sdp()).find_map(|h| h.reason);
+                if let Some(code) = code {
+                    let other =
+                        stat::peer_note(row).map_or(String::new(), |note| format!("; {note}"));
+                    *found.entry((code, other)).or_default() += 1;
+                }
+            }
+        }
+        for ((code, other), count) in found.into_iter().take(SHOWN) {
+            let ends = if count == 1 { "a connection" } else { "connections" };
+            let what = format!("{who} has {ends} on TCP ({count}): {}{other}", ReasonCode(code));
+            let advice = Reason::from_code(code).map_or("", Reason::advice);
+            self.add("connections", Grade::Note, what, advice);
+        }
     }
 
     /// Whether two processes can have a lane between them.
@@ -629,8 +472,13 @@ impl Doctor {
         if let (Some(a), Some(b)) = (user(one), user(two))
             && a != b
         {
-            let what = format!("{both} belong to different users: wake-ups cost what TCP's do");
-            self.add("users", Grade::Slow, what, "Run both ends under one user id.");
+            let what = format!(
+                "{both} belong to different users: a lane between them costs more CPU time to set up, and \
+                 carries as much"
+            );
+            self.add("users", Grade::Note, what, "");
+        } else {
+            self.ok("users", format!("{both} belong to one user"));
         }
     }
 
@@ -661,6 +509,12 @@ impl Doctor {
                 format!("{name} is of 32 bits or of another machine: the library is not loaded"),
                 "Use a build of it for this machine.",
             ),
+            _ if program.is_go => (
+                format!(
+                    "{name} is a Go program: Go calls the kernel itself, whatever is preloaded"
+                ),
+                "Nothing: its connections stay on TCP, and the other ends' with them.",
+            ),
             (Loading::Static, _) => (
                 format!("{name} is linked statically: nothing can be preloaded"),
                 "Use a build of it that is linked dynamically.",
@@ -677,6 +531,36 @@ impl Doctor {
             }
         };
         self.add("libc-of-program", Grade::Stop, what, advice);
+    }
+
+    // ---- where earlier stacks had them -----------------------------------------------------------
+
+    /// Files of the historic stacks that nothing reads any more, and what has taken their place.
+    fn historic(&mut self) {
+        const RULES: &str = "Rules are in /etc/libsdp.conf: sdp config convert --to use --output /etc/libsdp.conf FILE.";
+        const PLACES: [(&str, &str); 6] = [
+            ("etc/sdp.conf", RULES),
+            ("usr/local/etc/libsdp.conf", RULES),
+            ("usr/local/topspin/etc/libsdp.conf", RULES),
+            ("usr/local/ofed/etc/libsdp.conf", RULES),
+            ("sys/module/ib_sdp/parameters", "Tunables are shown and set by: sdp tune."),
+            ("proc/net/sdp", "Connections are shown by: sdpnetstat -Sn, sdp stat."),
+        ];
+        for (name, advice) in PLACES {
+            if self.path(name).exists() {
+                let what = format!("/{name} of an earlier stack is there, and is not read");
+                self.add("historic", Grade::Note, what, advice);
+            }
+        }
+        // Ours is a link to libsdp.so.1.
+        let old = self.path("usr/lib64/libsdp.so");
+        let is_link = fs::symlink_metadata(&old).is_ok_and(|m| m.file_type().is_symlink());
+        if old.exists() && !is_link {
+            let what =
+                "/usr/lib64/libsdp.so is no link to libsdp.so.1: a library of an earlier stack"
+                    .to_string();
+            self.add("historic", Grade::Note, what, "Preload libsdp.so.1, or remove the old one.");
+        }
     }
 
     // ---- settings ----------------------------------------------------------------------------
@@ -831,6 +715,7 @@ pub fn examine(options: &Options) -> Vec<Finding> {
     doctor.calls();
     doctor.rdma();
     doctor.process("self", "this shell");
+    doctor.historic();
     doctor.rules(options.program.as_deref());
     if let Some(program) = &options.program {
         doctor.program(program);
@@ -854,6 +739,15 @@ pub fn examine(options: &Options) -> Vec<Finding> {
 pub fn main(options: &Options) -> Result<bool, Failure> {
     if let Some(at) = &options.answer {
         return ping::answer(&ping::endpoint(at)?).map(|()| true);
+    }
+    let root = &options.sysroot;
+    match fs::metadata(root) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(Failure::new(format!("--sysroot {}", root.display()), "no folder")),
+        Err(e) => return Err(Failure::new(format!("--sysroot {}", root.display()), e)),
+    }
+    if let Some(peer) = &options.peer {
+        ping::endpoint(peer)?;
     }
     let findings = examine(options);
     let is_well = to_do(&findings) == 0;

@@ -35,6 +35,7 @@ pub mod trace;
 pub mod tune;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a sub-command failed, as one line for the user.
 #[derive(Debug)]
@@ -49,13 +50,43 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&without_numbers(&self.0))
     }
+}
+
+/// A text without the numbers that the standard library adds to the system's errors.
+pub fn without_numbers(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(MARK) {
+        let behind = &rest[at + MARK.len()..];
+        let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
+        let is_number = digits > 0 && behind[digits..].starts_with(')');
+        out += &rest[..at];
+        if is_number {
+            rest = &behind[digits + 1..];
+        } else {
+            out += MARK;
+            rest = behind;
+        }
+    }
+    out + rest
 }
 
 impl std::error::Error for Failure {}
 
-/// Writes to stdout; a reader that has gone away (`| head`) is no error.
+/// Prints a line on stdout, as [`print`] does.
+#[macro_export]
+macro_rules! say {
+    ($($argument:tt)*) => { $crate::print(&(format!($($argument)*) + "\n")) };
+}
+
+/// Whether some output could not be written.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Writes to stdout. A reader that has gone away (`| head`) is no error; anything else is said on stderr, and
+/// [`status`] makes a failure of it.
 pub fn print(text: &str) {
     let _ = try_print(text);
 }
@@ -63,11 +94,27 @@ pub fn print(text: &str) {
 /// Writes to stdout; for output that goes on until its reader has gone.
 ///
 /// # Errors
-/// It has gone.
+/// It has gone, or cannot take it, which has been said.
 pub fn try_print(text: &str) -> std::io::Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    let written = match sys::was_stdout_closed() {
+        true => Err(std::io::Error::from_raw_os_error(libc::EBADF)),
+        false => out.write_all(text.as_bytes()).and_then(|()| out.flush()),
+    };
+    if let Err(why) = &written
+        && why.kind() != std::io::ErrorKind::BrokenPipe
+        && !IS_LOST.swap(true, Ordering::Relaxed)
+    {
+        let why = without_numbers(&why.to_string());
+        let _ = writeln!(std::io::stderr(), "standard output cannot be written: {why}");
+    }
+    written
+}
+
+/// The exit status of a command that would have ended with `status`: 1 for success if its output was lost.
+pub fn status(status: i32) -> i32 {
+    if status == 0 && IS_LOST.load(Ordering::Relaxed) { 1 } else { status }
 }
 
 /// A form as JSON text.

@@ -88,12 +88,16 @@ fn main() {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
+            if e.use_stderr() {
+                let _ = e.print();
+            } else {
+                sdp_tools::print(&e.render().to_string());
+            }
             // Help and version are no error. A failure of `sdp run` itself is never to be taken for
             // the status of a command.
             let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
             std::process::exit(match (e.use_stderr(), is_run) {
-                (false, _) => 0,
+                (false, _) => sdp_tools::status(0),
                 (true, true) => run::FAILED,
                 (true, false) => USAGE,
             });
@@ -133,5 +137,9 @@ fn main() {
         Cmd::PerfReadyPeer(options) => finish("perf-peer", perf::ready_peer::main(options)),
         Cmd::PerfPromotePeer(options) => finish("perf-peer", perf::promote::peer(options)),
     };
-    std::process::exit(status);
+    // The status of `sdp run` is its command's.
+    std::process::exit(match cli.command {
+        Cmd::Run(_) => status,
+        _ => sdp_tools::status(status),
+    });
 }

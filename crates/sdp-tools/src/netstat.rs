@@ -5,13 +5,14 @@
 //! tool that the system's own netstat, ss and ip answer (routes, interfaces, statistics) do not
 //! exist here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use sdp_stats::reader::{ReasonCode, RowView};
 use sdp_stats::{Reason, Role};
 
 use crate::kernel::{self, Entry};
@@ -220,9 +221,31 @@ fn wanted_names(options: &Options) -> Names {
     names
 }
 
+/// Why there are no SDP connections, where the library has some on TCP, or others' are not shown; for stderr.
+fn why_none(processes: &[Process]) -> Option<String> {
+    let is_open = |row: &&RowView| row.role != Role::Listener as u8;
+    let rows = || processes.iter().flat_map(|process| process.view.rows.iter()).filter(is_open);
+    if rows().any(|row| row.has_live_lane()) {
+        return None;
+    }
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+    for row in rows() {
+        let code = row.halves.iter().find_map(|half| half.reason);
+        let word = code.map_or("no reason yet".to_string(), |code| ReasonCode(code).to_string());
+        *reasons.entry(word).or_default() += 1;
+    }
+    let all: Vec<_> = reasons.iter().map(|(word, count)| format!("{word} {count}")).collect();
+    let ends = match rows().count() {
+        0 => "no connection of a process with the library".to_string(),
+        1 => format!("1 connection end with the library is on TCP: {}", all.join(", ")),
+        n => format!("{n} connection ends with the library are on TCP: {}", all.join(", ")),
+    };
+    Some(format!("{ends}{}", crate::stat::others_note()))
+}
+
 /// The present sockets.
-fn sockets(options: &Options) -> Vec<Socket> {
-    let sdp = sdp_sockets(&procs::find(None));
+fn sockets(options: &Options, processes: &[Process]) -> Vec<Socket> {
+    let sdp = sdp_sockets(processes);
     let both = options.sdp == options.tcp;
     let carriers: HashSet<u64> =
         sdp.iter().filter(|s| s.state != LISTEN).map(|s| s.inode).collect();
@@ -248,7 +271,15 @@ fn sockets(options: &Options) -> Vec<Socket> {
 pub fn main(options: &Options) {
     let names = wanted_names(options);
     loop {
-        let is_read = crate::try_print(&table(options, &names, &sockets(options))).is_ok();
+        let processes = procs::find(None);
+        let sockets = sockets(options, &processes);
+        let is_read = crate::try_print(&table(options, &names, &sockets)).is_ok();
+        if options.sdp
+            && !options.continuous
+            && let Some(why) = why_none(&processes)
+        {
+            eprintln!("sdpnetstat: {why}");
+        }
         if !options.continuous || !is_read {
             return;
         }

@@ -81,6 +81,10 @@ pub fn endpoint_or(text: &str, port: u16) -> Result<SocketAddr, Failure> {
     }
     let found = match text.rsplit_once(':') {
         Some((_, port)) if port.parse::<u16>().is_ok() => text.to_socket_addrs(),
+        // An IPv6 address with a zone has colons and no brackets.
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => {
+            return Err(bad(&"a port is a number of at most 65535"));
+        }
         _ => (text, port).to_socket_addrs(),
     };
     found.map_err(|e| bad(&e))?.next().ok_or_else(|| bad(&"no address"))

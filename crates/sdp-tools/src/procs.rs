@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use sdp_stats::reader::{ProcessView, parse, read_file};
+use sdp_stats::reader::{HalfView, PeerView, ProcessView, parse, read_file};
 use sdp_stats::{Counter, Direction, Endpoint, Role};
 
 use crate::kernel::{self, Entry, Sockets};
@@ -89,6 +89,7 @@ struct Moved {
 fn complete(proc: &Path, processes: &mut [Process]) {
     let mut spaces: HashMap<PathBuf, Sockets> = HashMap::new();
     let mut ends: HashMap<(PathBuf, Endpoint, Endpoint), Moved> = HashMap::new();
+    let mut peers: HashMap<(PathBuf, Endpoint, Endpoint), PeerView> = HashMap::new();
     let mut carriers: Vec<Vec<Option<Entry>>> = Vec::new();
     let space_of = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("ns/net"));
     for process in &mut *processes {
@@ -117,6 +118,16 @@ fn complete(proc: &Path, processes: &mut [Process]) {
             moved.received = moved.received.wrapping_add(sdp(Direction::Receive));
             moved.full = moved.full.wrapping_add(row.messages.full);
             moved.is_partial |= row.is_adopted;
+            if row.role != Role::Listener as u8 {
+                let why = |half: &HalfView| half.reason.filter(|_| !half.is_sdp());
+                let peer = PeerView {
+                    pid: process.pid,
+                    program: process.view.program.clone(),
+                    uid: process.uid,
+                    reasons: [why(&row.halves[0]), why(&row.halves[1])],
+                };
+                peers.insert((space.clone(), row.local, row.remote), peer);
+            }
         }
         carriers.push(found);
     }
@@ -128,6 +139,7 @@ fn complete(proc: &Path, processes: &mut [Process]) {
             }
             let end = |from, to| ends.get(&(space.clone(), from, to)).filter(|m| !m.is_partial);
             row.peer_full = end(row.remote, row.local).map(|peer| peer.full);
+            row.peer = peers.get(&(space.clone(), row.remote, row.local)).cloned();
             let pair = end(row.local, row.remote).zip(end(row.remote, row.local));
             let queues = [
                 (pair.map(|(own, peer)| own.sent.saturating_sub(peer.received)), true),

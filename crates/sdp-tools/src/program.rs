@@ -34,6 +34,8 @@ pub struct Program {
     pub is_foreign: bool,
     /// Set-user-id or set-group-id.
     pub is_set_id: bool,
+    /// Made by Go's compiler: it calls the kernel itself, however it is linked.
+    pub is_go: bool,
     /// It has capabilities of its own.
     pub has_capabilities: bool,
     /// Started by us it changes its user, so that the loader ignores the libraries that we preload.
@@ -77,9 +79,12 @@ impl Program {
             }
             let metadata = file.metadata().map_err(failed)?;
             let (loading, is_foreign) = loading(&file, &start[..len]);
+            let is_go =
+                !is_foreign && has_section(&file, &start[..len], GO_SECTION).unwrap_or(false);
             return Ok(Self {
                 loading,
                 is_foreign,
+                is_go,
                 is_set_id: metadata.mode() & 0o6000 != 0,
                 changes_user: (metadata.mode() & 0o4000 != 0 && metadata.uid() != sys::own_uid())
                     || (metadata.mode() & 0o2000 != 0 && metadata.gid() != sys::own_gid()),
@@ -139,6 +144,38 @@ fn loading(file: &File, start: &[u8]) -> (Loading, bool) {
     (Loading::Static, false)
 }
 
+/// The section in which Go's linker describes what a program was built from.
+const GO_SECTION: &[u8] = b".go.buildinfo";
+
+/// Whether an ELF file of this machine's kind has a section of that name; `None` if it is damaged.
+fn has_section(file: &File, start: &[u8], wanted: &[u8]) -> Option<bool> {
+    const HEADER: usize = 64;
+    const MOST_NAMES: usize = 1 << 20;
+    if !start.starts_with(b"\x7fELF\x02\x01") {
+        return Some(false);
+    }
+    let half = |at: usize| Some(u16::from_le_bytes(*start.get(at..)?.first_chunk()?));
+    let word = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let headers = word(start, 40)?;
+    let header = |number: u16| {
+        let mut bytes = [0; HEADER];
+        let at = headers.checked_add(u64::from(number) * HEADER as u64)?;
+        file.read_exact_at(&mut bytes, at).ok().map(|()| bytes)
+    };
+    let of_names = header(half(62)?)?;
+    let len = usize::try_from(word(&of_names, 32)?).ok()?.min(MOST_NAMES);
+    let mut names = vec![0; len];
+    file.read_exact_at(&mut names, word(&of_names, 24)?).ok()?;
+    for number in 0..half(60)? {
+        let at = u32::from_le_bytes(*header(number)?.first_chunk()?);
+        let name = names.get(usize::try_from(at).ok()?..).unwrap_or_default();
+        if name.strip_prefix(wanted).is_some_and(|rest| rest.first() == Some(&0)) {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +206,12 @@ mod tests {
         }
         start[18..20].copy_from_slice(&62u16.to_le_bytes());
         let _ = loading(&file, &start);
+        start[5] = 1;
+        for fill in [0xff, 0, 1] {
+            start[40..].fill(fill);
+            let _ = has_section(&file, &start, GO_SECTION);
+            let _ = has_section(&std::fs::File::open("/bin/sh").unwrap(), &start, GO_SECTION);
+        }
         assert_eq!(loading(&file, b"\x7fELF"), (Loading::Unknown, false));
     }
 }

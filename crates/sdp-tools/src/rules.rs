@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use sdp_config::tunables::{SetError, Tunables};
-use sdp_config::{Config, Family, Match, Place, Role, Severity, Source};
+use sdp_config::{Config, Family, Match, Place, Role, Rule, Severity, Source};
 use serde::Serialize;
 
 use crate::Failure;
@@ -168,6 +168,14 @@ fn strict_note(what: &str) -> String {
     )
 }
 
+/// The meaning of `sdp` for clients.
+fn strict_client_note(what: &str) -> String {
+    format!(
+        "note: {what}: connect fails where no SDP lane can be had (ECONNREFUSED, ENETUNREACH); the report \
+         and `sdp stat` count it with the reason. To go on over TCP: use both client [strict-client]\n"
+    )
+}
+
 // ---- config check ------------------------------------------------------------------------------
 
 /// Longest piece of a line that is shown.
@@ -224,7 +232,11 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
     crate::print(&environment);
     let Some(path) = &texts.path else {
         crate::print(&match texts.is_simple {
-            true => format!("{SIMPLE}; sdp for everything\n{}", strict_note("sdp server")),
+            true => format!(
+                "{SIMPLE}; sdp for everything\n{}{}",
+                strict_note("sdp server"),
+                strict_client_note("sdp client")
+            ),
             false => "no rule file: both for everything\n".to_string(),
         });
         return Ok(bad_values == 0);
@@ -243,15 +255,17 @@ pub fn check(file: Option<&Path>) -> Result<bool, Failure> {
         plural(warnings, "warning"),
         config.default_family().word()
     );
-    let strict: Vec<_> = config
-        .rules()
-        .iter()
-        .filter(|r| r.family == Family::Sdp && r.role == Role::Server)
-        .collect();
-    if let Some(first) = strict.first() {
-        let name = texts.name(first.place.source);
-        let what = format!("{} (first {name}:{})", plural(strict.len(), "rule"), first.place.line);
-        out += &strict_note(&what);
+    for (role, note) in
+        [(Role::Server, strict_note as fn(&str) -> String), (Role::Client, strict_client_note)]
+    {
+        let is_strict = |r: &&Rule| r.family == Family::Sdp && r.role == role;
+        let strict: Vec<_> = config.rules().iter().filter(is_strict).collect();
+        if let Some(first) = strict.first() {
+            let name = texts.name(first.place.source);
+            let what =
+                format!("{} (first {name}:{})", plural(strict.len(), "rule"), first.place.line);
+            out += &note(&what);
+        }
     }
     crate::print(&out);
     Ok(errors + bad_values == 0)
@@ -395,8 +409,12 @@ pub fn explain(options: &ExplainOptions) -> Result<(), Failure> {
         let why = if texts.is_simple { SIMPLE } else { "no rule matches" };
         let _ = writeln!(out, "  {}: {why}", texts.name(Source::File));
     }
-    if options.server && e.effective == Family::Sdp.word() {
-        out += &strict_note("sdp server");
+    if e.effective == Family::Sdp.word() {
+        out += &if options.server {
+            strict_note("sdp server")
+        } else {
+            strict_client_note("sdp client")
+        };
     }
     crate::print(&out);
     Ok(())

@@ -512,6 +512,13 @@ fn say(text: &str) {
 
 fn start(options: &Options) -> Result<i32, Start> {
     let env = Environment::new(options).map_err(Start::Failed)?;
+    if options.trace == Some(None)
+        && let Some(folder) = options.command.first().filter(|name| Path::new(name).is_dir())
+    {
+        let folder = folder.to_string_lossy();
+        let why = format!("{folder} is a folder: to keep pages there write --trace={folder}");
+        return Err(Start::Failed(Failure(why)));
+    }
     if options.require
         && let Some(command) = options.command.first()
         && let Err(why) = require::check_command(Path::new(command))

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Args;
 use sdp_stats::reader::{
-    DevicePort, DeviceView, HalfView, MessagesView, ProcessView, ReasonCode, RowView,
+    DevicePort, DeviceView, HalfView, MessagesView, PeerView, ProcessView, ReasonCode, RowView,
 };
 use sdp_stats::{Counter, Direction, Role, Rules};
 use serde::Serialize;
@@ -153,6 +153,38 @@ struct Connection {
     queue_pair: Option<QueuePair>,
     /// By which port it met last, also when its queue pair has gone since.
     device: Option<MetBy>,
+    /// The other end, where its process is of this machine and its page may be read.
+    peer: Option<Peer>,
+}
+
+/// The JSON form of the other end of a connection.
+#[derive(Debug, Serialize)]
+struct Peer {
+    pid: u32,
+    program: String,
+    uid: u32,
+    /// Why it is not on SDP, by its own account.
+    send_reason: Option<String>,
+    receive_reason: Option<String>,
+}
+
+fn peer(view: &PeerView) -> Peer {
+    let [send_reason, receive_reason] =
+        view.reasons.map(|reason| reason.map(|code| ReasonCode(code).to_string()));
+    let PeerView { pid, program, uid, .. } = view.clone();
+    Peer { pid, program, uid, send_reason, receive_reason }
+}
+
+/// What the other end says of a connection that is not on SDP both ways, in a line.
+pub(crate) fn peer_note(row: &RowView) -> Option<String> {
+    let is_tcp = |half: &HalfView| !half.is_sdp() && half.reason.is_some();
+    let view = row.peer.as_ref().filter(|_| row.halves.iter().any(is_tcp))?;
+    let mut said: Vec<String> =
+        view.reasons.iter().flatten().map(|code| ReasonCode(*code).to_string()).collect();
+    said.dedup();
+    let said = if said.is_empty() { "no reason".to_string() } else { said.join(", ") };
+    let PeerView { pid, program, uid, .. } = view;
+    Some(format!("the other end, process {pid} ({program}, uid {uid}), says: {said}"))
 }
 
 /// The JSON form of the messages of a connection, or of a process.
@@ -318,6 +350,7 @@ fn connection(row: &RowView) -> Connection {
         messages: Messages::of_row(row),
         queue_pair: queue_pair(row),
         device: row.device.clone().map(|DevicePort { name, port }| MetBy { name, port }),
+        peer: row.peer.as_ref().map(peer),
     }
 }
 
@@ -427,7 +460,7 @@ fn block(row: &RowView, width: usize) -> String {
         );
         let _ = writeln!(out, "    {}", wrapped(&line, 6, width));
     }
-    let notes = [Messages::of_row(row).note(), queue_pair_note(row)];
+    let notes = [peer_note(row), Messages::of_row(row).note(), queue_pair_note(row)];
     for note in notes.into_iter().flatten() {
         let _ = writeln!(out, "    {}", wrapped(&note, 6, width));
     }
@@ -514,12 +547,23 @@ fn text(processes: &[Process], since_s: Option<f64>, width: usize) -> String {
                 send.credits,
                 send.threshold,
             );
-            for note in [Messages::of_row(row).note(), queue_pair_note(row)].into_iter().flatten() {
+            let notes = [peer_note(row), Messages::of_row(row).note(), queue_pair_note(row)];
+            for note in notes.into_iter().flatten() {
                 let _ = writeln!(out, "        {note}");
             }
         }
     }
     out
+}
+
+/// Said where no process is shown.
+fn nothing() -> String {
+    format!("no process with the library has a stream connection{}\n", others_note())
+}
+
+/// That there may be more than this user is shown; empty for root.
+pub(crate) fn others_note() -> &'static str {
+    if sys::own_uid() == 0 { "" } else { "; other users' processes are shown to root only" }
 }
 
 /// Why there is nothing to say of a process.
@@ -557,7 +601,8 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     } else if options.prometheus {
         crate::scrape::of_processes(&processes)
     } else {
-        text(&processes, since_s, sys::table_width())
+        let nothing = if processes.is_empty() { nothing() } else { String::new() };
+        text(&processes, since_s, sys::table_width()) + &nothing
     };
     crate::print(&out);
     Ok(())

@@ -2,10 +2,43 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sdp_sys::{Errno, kernel, unix};
+
+/// Whether the process began without standard output: std has put `/dev/null` there before `main`.
+static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_stdout() {
+    // SAFETY: it has no pointers; the number need not be open.
+    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } >= 0;
+    STDOUT_CLOSED.store(!is_open, Ordering::Relaxed);
+}
+
+// SAFETY: the loader calls it once, with arguments that a function without parameters ignores; it allocates
+// nothing and needs nothing of std.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+
+/// Whether a regular file is the one that standard output goes to.
+pub fn is_stdout(path: &std::path::Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let out = io::stdout();
+    let Ok(out) = out.as_fd().try_clone_to_owned().map(std::fs::File::from) else { return false };
+    let ids = |m: std::fs::Metadata| (m.is_file(), m.dev(), m.ino());
+    match (out.metadata().map(ids), std::fs::metadata(path).map(ids)) {
+        (Ok(out), Ok(file)) => out == file && file.0,
+        _ => false,
+    }
+}
+
+/// Whether the process began without standard output.
+pub fn was_stdout_closed() -> bool {
+    STDOUT_CLOSED.load(Ordering::Relaxed)
+}
 
 fn check<T>(result: Result<T, Errno>) -> io::Result<T> {
     result.map_err(|Errno(number)| io::Error::from_raw_os_error(number))
@@ -71,6 +104,13 @@ pub fn seqpacket_connect(name: LocalName<'_>) -> io::Result<OwnedFd> {
     let (addr, len) = local_address(name)?;
     check(kernel::connect(fd.as_raw_fd(), &addr, len))?;
     Ok(fd)
+}
+
+/// Whether a socket's file is there, and no process listens on it any more.
+pub fn is_nobody_listening(path: &std::path::Path) -> bool {
+    let name = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    let asked = seqpacket_connect(LocalName::Path(name));
+    asked.is_err_and(|e| e.raw_os_error() == Some(libc::ECONNREFUSED))
 }
 
 /// A non-blocking connection of a listener; `None` when none is waiting.

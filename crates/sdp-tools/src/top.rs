@@ -272,61 +272,107 @@ fn rate(per_s: f64) -> String {
     }
 }
 
-/// A column: its head, its width, the least width of the table in which it has a place.
+/// What is in a column.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cell {
+    Number,
+    Text,
+    /// Address and port.
+    End,
+}
+
+/// A column: its head, its width, how wide it may become, the least width of the table in which it has a place.
 struct Column {
     head: &'static str,
     width: usize,
+    most: usize,
     from: usize,
-    is_number: bool,
+    cell: Cell,
     value: fn(&Line) -> String,
 }
 
-const COLUMNS: [Column; 9] = [
-    Column { head: "PID", width: 7, from: 40, is_number: true, value: |l| l.pid.to_string() },
-    Column { head: "PROGRAM", width: 9, from: 0, is_number: false, value: |l| l.program.clone() },
-    Column { head: "LANE", width: 5, from: 30, is_number: false, value: |l| l.lane.clone() },
-    Column { head: "SENT/S", width: 6, from: 0, is_number: true, value: |l| rate(l.sent_per_s) },
-    Column {
-        head: "RECV/S",
-        width: 6,
-        from: 24,
-        is_number: true,
-        value: |l| rate(l.received_per_s),
-    },
-    Column { head: "QUEUE", width: 5, from: 70, is_number: true, value: |l| rate(l.queued as f64) },
-    Column { head: "LOCAL", width: 21, from: 100, is_number: false, value: |l| l.local.clone() },
-    Column { head: "REMOTE", width: 21, from: 66, is_number: false, value: |l| l.remote.clone() },
-    Column { head: "REASON", width: 19, from: 74, is_number: false, value: |l| l.reason.clone() },
-];
-
-/// Text in so many columns: the end is cut off, the rest filled.
-fn fit(text: &str, width: usize, is_number: bool) -> String {
-    let cut: String = text.chars().take(width).collect();
-    if is_number { format!("{cut:>width$}") } else { format!("{cut:<width$}") }
+const fn column(
+    head: &'static str,
+    (width, most, from): (usize, usize, usize),
+    cell: Cell,
+    value: fn(&Line) -> String,
+) -> Column {
+    Column { head, width, most, from, cell, value }
 }
 
-fn columns(width: usize) -> Vec<&'static Column> {
+/// An IPv6 address in brackets, and a port.
+const END_MOST: usize = 47;
+
+const COLUMNS: [Column; 9] = [
+    column("PID", (7, 7, 40), Cell::Number, |l| l.pid.to_string()),
+    column("PROGRAM", (9, 20, 0), Cell::Text, |l| l.program.clone()),
+    column("LANE", (5, 9, 30), Cell::Text, |l| l.lane.clone()),
+    column("SENT/S", (7, 7, 0), Cell::Number, |l| rate(l.sent_per_s)),
+    column("RECV/S", (7, 7, 24), Cell::Number, |l| rate(l.received_per_s)),
+    column("QUEUE", (6, 6, 70), Cell::Number, |l| rate(l.queued as f64)),
+    column("LOCAL", (21, END_MOST, 100), Cell::End, |l| l.local.clone()),
+    column("REMOTE", (21, END_MOST, 66), Cell::End, |l| l.remote.clone()),
+    column("REASON", (16, 20, 74), Cell::Text, |l| l.reason.clone()),
+];
+
+/// Text in so many columns: the end is cut off, of an end's address the middle; the rest is filled.
+fn fit(text: &str, width: usize, cell: Cell) -> String {
+    let len = text.chars().count();
+    let port = text.rfind(':').map_or("", |at| &text[at..]);
+    let cut: String = match cell {
+        Cell::End if len > width && port.len() + 2 < width => {
+            let kept = width - port.len() - 1;
+            text.chars().take(kept).chain(['…']).chain(port.chars()).collect()
+        }
+        _ => text.chars().take(width).collect(),
+    };
+    if cell == Cell::Number { format!("{cut:>width$}") } else { format!("{cut:<width$}") }
+}
+
+/// The columns that fit, and their widths: where there is room to spare, as wide as their values are.
+fn columns(width: usize, lines: &[Line]) -> Vec<(&'static Column, usize)> {
     let mut used = 0;
     let mut chosen = Vec::new();
     for column in &COLUMNS {
         let needs = column.width + usize::from(!chosen.is_empty());
         if column.from <= width && (used + needs <= width || column.head == "REASON") {
             used += needs;
-            chosen.push(column);
+            chosen.push((column, column.width));
         }
+    }
+    let mut spare = width.saturating_sub(used);
+    for (column, wide) in &mut chosen {
+        let longest = lines.iter().map(|l| (column.value)(l).chars().count()).max().unwrap_or(0);
+        let more = longest.min(column.most).saturating_sub(*wide).min(spare);
+        *wide += more;
+        spare -= more;
     }
     chosen
 }
 
-fn head_of(width: usize) -> String {
-    let cells: Vec<_> = columns(width).iter().map(|c| fit(c.head, c.width, c.is_number)).collect();
-    fit(&cells.join(" "), width, false).trim_end().to_string()
+/// Whether the list is sorted by a column.
+fn is_key(head: &str, order: Order) -> bool {
+    match order {
+        Order::Rate => matches!(head, "SENT/S" | "RECV/S"),
+        Order::Sent => head == "SENT/S",
+        Order::Received => head == "RECV/S",
+        Order::Queued => head == "QUEUE",
+        Order::Pid => head == "PID",
+    }
 }
 
-fn line_of(line: &Line, width: usize) -> String {
-    let cells: Vec<_> =
-        columns(width).iter().map(|c| fit(&(c.value)(line), c.width, c.is_number)).collect();
-    fit(&cells.join(" "), width, false).trim_end().to_string()
+fn head_of(width: usize, columns: &[(&Column, usize)], order: Order) -> String {
+    let cell = |(column, wide): &(&Column, usize)| {
+        let mark = if is_key(column.head, order) { "▼" } else { "" };
+        fit(&format!("{}{mark}", column.head), *wide, column.cell)
+    };
+    let cells: Vec<_> = columns.iter().map(cell).collect();
+    fit(&cells.join(" "), width, Cell::Text).trim_end().to_string()
+}
+
+fn line_of(line: &Line, width: usize, columns: &[(&Column, usize)]) -> String {
+    let cells: Vec<_> = columns.iter().map(|(c, w)| fit(&(c.value)(line), *w, c.cell)).collect();
+    fit(&cells.join(" "), width, Cell::Text).trim_end().to_string()
 }
 
 /// The sums above the table, in as many lines as the width makes of them.
@@ -347,20 +393,41 @@ fn sums(look: &Look, width: usize) -> Vec<String> {
             Some(last) if last.len() + 2 + part.len() <= width => {
                 let _ = write!(last, "  {part}");
             }
-            _ => lines.push(fit(&part, part.len().min(width), false)),
+            _ => lines.push(fit(&part, part.len().min(width), Cell::Text)),
         }
     }
     lines
 }
 
-fn table(look: &Look, width: usize) -> String {
-    let mut out = sums(look, width).join("\n") + "\n" + &head_of(width) + "\n";
+fn table(look: &Look, width: usize, order: Order) -> String {
+    let columns = columns(width, &look.lines);
+    let mut out = sums(look, width).join("\n") + "\n" + &head_of(width, &columns, order) + "\n";
     for line in &look.lines {
-        out += &line_of(line, width);
+        out += &line_of(line, width, &columns);
         out.push('\n');
     }
     out
 }
+
+/// What the keys do, and what the columns are.
+const HELP: [&str; 16] = [
+    "q         end",
+    "space     hold the screen, or let it go on",
+    "v         processes, or connections",
+    "l         all, with an SDP lane, without one",
+    "r s d w p sort by rate, sent, received, queue, pid",
+    "arrows    up and down the list; page up and down",
+    "? or h    this page, or the list",
+    "",
+    "LANE      sdp: both directions; sdp> and <sdp: only sending, only",
+    "          receiving; tcp: neither; of a process: how many of how many",
+    "SENT/S    bytes sent each second",
+    "RECV/S    bytes received each second",
+    "QUEUE     bytes that wait to be read, in both directions",
+    "REASON    why a direction is not on SDP: docs/reason-codes.md, man 7 sdp",
+    "",
+    "More of a connection, and the other end's reason: sdp stat",
+];
 
 // ---- the screen --------------------------------------------------------------------------------
 
@@ -369,6 +436,7 @@ struct Screen {
     options: Options,
     first: usize,
     is_paused: bool,
+    is_help: bool,
 }
 
 impl Screen {
@@ -377,10 +445,24 @@ impl Screen {
         let mut lines = sums(look, columns);
         // On a small screen the list comes first.
         lines.truncate((rows / 4).max(1));
-        lines.push(format!("\x1b[7m{}\x1b[0m", fit(&head_of(columns), columns, false)));
-        let room = rows.saturating_sub(lines.len() + 1);
+        if self.is_paused
+            && let Some(first) = lines.first_mut()
+        {
+            *first = fit(&format!("PAUSED  {first}"), columns, Cell::Text).trim_end().to_string();
+        }
+        let room = rows.saturating_sub(lines.len() + 2);
         let first = self.first.min(look.lines.len().saturating_sub(room));
-        lines.extend(look.lines.iter().skip(first).take(room).map(|l| line_of(l, columns)));
+        let end = look.lines.len().min(first + room);
+        let shown = &look.lines[first..end];
+        let table = self::columns(columns, shown);
+        let head = head_of(columns, &table, self.options.sort);
+        lines.push(format!("\x1b[7m{}\x1b[0m", fit(&head, columns, Cell::Text)));
+        if self.is_help {
+            let help = HELP.iter().map(|l| fit(l, columns, Cell::Text).trim_end().to_string());
+            lines.extend(help.take(room));
+        } else {
+            lines.extend(shown.iter().map(|l| line_of(l, columns, &table)));
+        }
         lines.truncate(rows.saturating_sub(1));
         lines.resize(rows.saturating_sub(1), String::new());
         lines.push(self.keys(columns));
@@ -398,11 +480,11 @@ impl Screen {
             Lanes::Sdp => "l sdp",
             Lanes::Tcp => "l tcp",
         };
-        let view = if self.options.processes { "v connections" } else { "v processes" };
-        let pause = if self.is_paused { "space PAUSED" } else { "space pause" };
-        let sorts = ["r rate", "s sent", "d received", "w queue", "p pid"];
+        let view = if self.options.processes { "v conns" } else { "v procs" };
+        let pause = if self.is_paused { "space go" } else { "space hold" };
+        let sorts = ["r rate", "s sent", "d recv", "w wait", "p pid"];
         let mut out = String::new();
-        for key in ["q quit", view, lanes].into_iter().chain(sorts).chain([pause]) {
+        for key in ["q end", "? help", pause, view, lanes].into_iter().chain(sorts) {
             let gap = if out.is_empty() { "" } else { "  " };
             if out.len() + gap.len() + key.len() <= width {
                 out = out + gap + key;
@@ -430,6 +512,7 @@ impl Screen {
             Key::Char('w') => self.options.sort = Order::Queued,
             Key::Char('p') => self.options.sort = Order::Pid,
             Key::Char(' ') => self.is_paused = !self.is_paused,
+            Key::Char('?' | 'h') => self.is_help = !self.is_help,
             Key::Up => self.first = self.first.saturating_sub(1),
             Key::Down => self.first = self.first.saturating_add(1),
             Key::PageUp => self.first = self.first.saturating_sub(PAGE),
@@ -442,7 +525,8 @@ impl Screen {
 
 fn run_screen(options: &Options) -> io::Result<()> {
     let terminal = Terminal::take()?;
-    let mut screen = Screen { options: options.clone(), first: 0, is_paused: false };
+    let mut screen =
+        Screen { options: options.clone(), first: 0, is_paused: false, is_help: false };
     let mut watch = Watch::default();
     let mut look = watch.look(&screen.options);
     let interval = Duration::from_secs_f64(options.interval);
@@ -503,7 +587,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
             }
             false => {
                 let gap = if done > 0 { "\n" } else { "" };
-                format!("{gap}{}", table(&look, sys::terminal_width()))
+                format!("{gap}{}", table(&look, sys::terminal_width(), options.sort))
             }
         };
         done += 1;
@@ -563,22 +647,57 @@ mod tests {
         let mut look = look();
         look.lines.truncate(3);
         for width in 20..200 {
-            let text = table(&look, width);
+            let text = table(&look, width, Order::Rate);
             let widest = text.lines().map(|l| l.chars().count()).max();
             assert!(widest <= Some(width), "{width}: {widest:?}");
         }
-        assert!(head_of(80).contains("REMOTE") && head_of(80).contains("REASON"));
-        assert_eq!(head_of(20), "PROGRAM   SENT/S");
+        let head = |width| head_of(width, &columns(width, &[]), Order::Pid);
+        assert!(head(80).contains("REMOTE") && head(80).contains("REASON"));
+        assert_eq!(head(20), "PROGRAM    SENT/S");
+    }
+
+    #[test]
+    fn a_cut_address_keeps_its_port_and_a_wide_screen_shows_it_whole() {
+        let look = Look { lines: vec![line(1, 1.0)], ..look() };
+        let text = |width| table(&look, width, Order::Sent);
+        assert!(
+            !text(120).contains("def0]:65535") && text(120).contains("…:65535"),
+            "{}",
+            text(120)
+        );
+        assert!(
+            text(180).contains("[1234:5678:9abc:def0:1234:5678:9abc:def0]:65535"),
+            "{}",
+            text(180)
+        );
+        assert!(text(180).contains("a-long-name-of-a-pro") && text(120).contains("SENT/S▼"));
+    }
+
+    #[test]
+    fn a_held_screen_says_so_and_the_keys_fit_eighty_columns() {
+        let mut screen = Screen { options: options(), first: 0, is_paused: false, is_help: false };
+        for key in ["q end", "? help", "space hold", "v procs", "l all", "r rate", "p pid"] {
+            assert!(screen.keys(80).contains(key), "{key}: {}", screen.keys(80));
+        }
+        assert!(!screen.draw(&look(), 80, 24).contains("PAUSED"));
+        assert!(screen.press(Key::Char(' ')) && screen.press(Key::Char('?')));
+        for (columns, rows) in [(80, 24), (20, 5)] {
+            let picture = screen.draw(&look(), columns, rows);
+            assert!(picture.contains("PAUSED"), "{picture}");
+            assert_eq!(picture.matches("\r\n").count(), rows - 1);
+        }
+        assert!(screen.draw(&look(), 80, 24).contains("sort by rate"));
     }
 
     #[test]
     fn the_screen_has_as_many_lines_as_the_terminal() {
         let look = look();
-        let mut screen = Screen { options: options(), first: usize::MAX, is_paused: false };
+        let mut screen =
+            Screen { options: options(), first: usize::MAX, is_paused: false, is_help: false };
         for (columns, rows) in [(80, 24), (20, 5), (20, 2), (200, 60)] {
             let picture = screen.draw(&look, columns, rows);
             assert_eq!(picture.matches("\r\n").count(), rows - 1, "{columns} × {rows}");
-            assert!(picture.contains("q quit"), "{columns} × {rows}: keys are shown");
+            assert!(picture.contains("q end"), "{columns} × {rows}: keys are shown");
         }
         assert!(!screen.press(Key::Char('q')));
         assert!(screen.press(Key::Char('v')) && screen.options.processes);

@@ -99,7 +99,7 @@ fn with_values(text: &str, values: &[(&'static Key, String)]) -> String {
 }
 
 /// Puts `text` in a file's place in one step, with the owner and mode that it had.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+pub(crate) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     // A link stays one.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let before = fs::metadata(&path).ok();

@@ -97,7 +97,7 @@ pub(crate) fn bash(tool: &Tool, description: &Description) -> String {
         let with_value: Vec<String> = tool
             .flags
             .iter()
-            .filter(|f| f.value.is_some())
+            .filter(|f| f.value.is_some() && !f.is_optional)
             .flat_map(|f| f.long.iter().map(|l| format!("\"--{l}\"")))
             .collect();
         if with_value.is_empty() && !starts_another(tool) {
@@ -191,11 +191,16 @@ fn zsh_function(tool: &Tool, path: &str, description: &Description, out: &mut St
         let help = zsh_text(&flag.help);
         let value = flag.value.as_ref().map_or_else(String::new, |name| {
             let action = zsh_action(&kind(name, &flag.values), &tunables);
-            format!(":{}:{action}", zsh_text(name))
+            let colon = if flag.is_optional { "::" } else { ":" };
+            format!("{colon}{}:{action}", zsh_text(name))
         });
         let many = if flag.help.contains("repeatable") { "*" } else { "" };
         for name in flag.long.iter().map(|l| format!("--{l}")) {
-            let equals = if flag.value.is_some() { "=" } else { "" };
+            let equals = match (&flag.value, flag.is_optional) {
+                (Some(_), true) => "=-",
+                (Some(_), false) => "=",
+                (None, _) => "",
+            };
             let _ = write!(out, " \\\n        '{many}{name}{equals}[{help}]{value}'");
         }
         for name in flag.short.iter().map(|s| format!("-{s}")) {

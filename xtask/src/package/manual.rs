@@ -110,6 +110,9 @@ fn synopsis(command: &str, tool: &Tool) -> String {
             (None, None) => continue,
         };
         out += &match &flag.value {
+            Some(value) if flag.is_optional => {
+                format!(".RB [ {}[=\\fI{}\\fB] ]\n", escaped(&name), escaped(value))
+            }
             Some(value) => format!(".OP {} {}\n", escaped(&name), escaped(value)),
             None => format!(".OP {}\n", escaped(&name)),
         };
@@ -155,7 +158,10 @@ fn entry(flag: &Flag) -> String {
     let long = flag.long.as_ref().map(|l| format!("\\fB{}\\fR", escaped(&format!("--{l}"))));
     let short = flag.short.as_ref().map(|s| format!("\\fB{}\\fR", escaped(&format!("-{s}"))));
     let names: Vec<String> = [short, long].into_iter().flatten().collect();
-    let value = flag.value.as_ref().map(|v| format!(" \\fI{}\\fR", escaped(v)));
+    let value = flag.value.as_ref().map(|v| match flag.is_optional {
+        true => format!("[=\\fI{}\\fR]", escaped(v)),
+        false => format!(" \\fI{}\\fR", escaped(v)),
+    });
     format!(
         ".TP\n{}{}\n{}.\n{}",
         names.join(", "),

@@ -27,6 +27,8 @@ pub(crate) struct Flag {
     pub(crate) short: Option<String>,
     /// Name of the value; none: a switch.
     pub(crate) value: Option<String>,
+    /// The value may be left out, and otherwise follows an equals sign.
+    pub(crate) is_optional: bool,
     /// The only values it takes; empty: any.
     pub(crate) values: Vec<String>,
     pub(crate) help: String,
@@ -85,6 +87,7 @@ fn tool(json: &Json) -> Tool {
         long: f.get("long").text().map(str::to_owned),
         short: f.get("short").text().map(str::to_owned),
         value: f.get("value").text().map(str::to_owned),
+        is_optional: matches!(f.get("optional"), Json::Bool(true)),
         values: texts(f.get("values")),
         help: text(f.get("help")),
     };

@@ -190,7 +190,7 @@ impl Case {
 /// See [`measure`]; figures measured before have been printed.
 pub fn main(options: &Options, table: &Table) -> Result<(), Failure> {
     if !options.json {
-        println!("{}   verdict", show::head());
+        crate::say!("{}   verdict", show::head());
     }
     let mut lines = Vec::new();
     for case in table.cases {
@@ -201,17 +201,17 @@ pub fn main(options: &Options, table: &Table) -> Result<(), Failure> {
         let outcome = measure(&plan)?;
         let verdict = Verdict::of(&outcome, table.wanted);
         if !options.json {
-            println!("{}   {}", show::row(&outcome), verdict.word());
+            crate::say!("{}   {}", show::row(&outcome), verdict.word());
         }
         lines.push(Line { outcome, verdict });
     }
     if options.json {
         let json = serde_json::to_string_pretty(&lines);
-        println!("{}", json.map_err(|e| Failure::new("the results have no JSON form", e))?);
+        crate::say!("{}", json.map_err(|e| Failure::new("the results have no JSON form", e))?);
         return Ok(());
     }
     let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
-    println!(
+    crate::say!(
         "{} won, {} drawn, {} lost (wanted: {} of TCP, by the 95 % interval of {MIN_PAIRS} pairs)",
         count(Verdict::Won),
         count(Verdict::Drawn),

@@ -564,9 +564,9 @@ pub fn main(test: &Test) -> Result<(), Failure> {
     };
     if common.json {
         let json = serde_json::to_string_pretty(&outcome);
-        println!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
+        crate::say!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
     } else {
-        print!("{}", show::one(&outcome));
+        crate::print(&show::one(&outcome));
     }
     Ok(())
 }

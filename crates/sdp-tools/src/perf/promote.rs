@@ -166,19 +166,21 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     let outcome = measure(options)?;
     if options.json {
         let json = serde_json::to_string_pretty(&outcome);
-        println!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
+        crate::say!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
         return Ok(());
     }
     let spread =
         |s: &Spread| format!("{} [{} - {}]", figure(s.median), figure(s.min), figure(s.max));
-    println!(
+    crate::say!(
         "CPU time of both ends per connection of {} small round trips, us; {} rounds of {} connections",
-        options.trips, options.rounds, options.connections
+        options.trips,
+        options.rounds,
+        options.connections
     );
-    println!("{:<28}{:>28}", "rules say TCP", spread(&outcome.tcp_us));
-    println!("{:<28}{:>28}", "promoted at once", spread(&outcome.sdp_us));
-    println!("{:<28}{:>28}", "added by the promotion", spread(&outcome.added_us));
-    println!(
+    crate::say!("{:<28}{:>28}", "rules say TCP", spread(&outcome.tcp_us));
+    crate::say!("{:<28}{:>28}", "promoted at once", spread(&outcome.sdp_us));
+    crate::say!("{:<28}{:>28}", "added by the promotion", spread(&outcome.added_us));
+    crate::say!(
         "{} of {} ends were on SDP; other processes used {:.0} % of the CPUs meanwhile",
         outcome.ends_on_sdp.0,
         outcome.ends_on_sdp.1,

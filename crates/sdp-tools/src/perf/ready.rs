@@ -134,9 +134,9 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     let outcome = measure(options)?;
     if options.json {
         let json = serde_json::to_string_pretty(&outcome);
-        println!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
+        crate::say!("{}", json.map_err(|e| Failure::new("the result has no JSON form", e))?);
     } else {
-        print!("{}", text(&outcome, options));
+        crate::print(&text(&outcome, options));
     }
     Ok(())
 }

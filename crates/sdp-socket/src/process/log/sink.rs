@@ -34,6 +34,7 @@ const FILE: u32 = 3;
 static KIND: AtomicU32 = AtomicU32::new(0);
 
 struct Target {
+    /// The file's name in the statement; its path depends on the user of the moment.
     name: UnsafeCell<([u8; NAME_MAX + 1], usize)>,
     /// The file that descriptor 2 named when the process began.
     stderr: UnsafeCell<Option<Identity>>,
@@ -63,25 +64,31 @@ pub(super) fn to_syslog() {
 }
 
 /// A file. Root's are in `/var/log`; others' are named `log`, in a directory `NAME.<uid>` of their own,
-/// which is in `/tmp` unless the name has a slash.
+/// which is in `/tmp` unless the name has a slash. A process that changes its user changes the file.
 pub(super) fn to_file(name: &[u8]) {
-    let is_root = effective_uid() == 0;
+    let mut whole = Path::new();
+    whole.add(name);
+    if path_of(name, effective_uid()).is_none() {
+        return;
+    }
+    // SAFETY: before KIND, see `Target`.
+    unsafe { *TARGET.name.get() = (whole.bytes, whole.len) };
+    KIND.store(FILE, Ordering::Release);
+}
+
+/// Where the file named so is for a user; `None` if it has no name, or too long a one.
+fn path_of(name: &[u8], uid: u32) -> Option<Path> {
     let base = name.rsplit(|b| *b == b'/').next().unwrap_or(name);
     let mut path = Path::new();
-    if is_root {
+    if uid == 0 {
         path.add(b"/var/log/").add(base);
     } else {
         if base.len() == name.len() {
             path.add(b"/tmp/");
         }
-        path.add(name).add(b".").add_number(effective_uid().into());
+        path.add(name).add(b".").add_number(uid.into());
     }
-    if path.is_too_long || base.is_empty() {
-        return;
-    }
-    // SAFETY: before KIND, see `Target`.
-    unsafe { *TARGET.name.get() = (path.bytes, path.len) };
-    KIND.store(FILE, Ordering::Release);
+    (!path.is_too_long && !base.is_empty()).then_some(path)
 }
 
 /// A path in the making, with a NUL behind it.
@@ -190,10 +197,13 @@ fn open(directory: i32, path: *const u8, flags: i32) -> Result<OwnedFd, Errno> {
 
 fn file(bytes: &[u8]) -> Result<(), Errno> {
     // SAFETY: KIND is set: not written any more.
-    let name = unsafe { &*TARGET.name.get() }.0.as_ptr();
+    let (name, len) = unsafe { &*TARGET.name.get() };
+    let uid = effective_uid();
+    let path =
+        path_of(name.get(..*len).unwrap_or_default(), uid).ok_or(Errno(libc::ENAMETOOLONG))?;
+    let name = path.bytes.as_ptr();
     let append = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
-    let is_root = effective_uid() == 0;
-    let file = if is_root {
+    let file = if uid == 0 {
         open(libc::AT_FDCWD, name, append)?
     } else {
         // SAFETY: the path ends with NUL.
