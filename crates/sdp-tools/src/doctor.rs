@@ -749,13 +749,20 @@ pub fn main(options: &Options) -> Result<bool, Failure> {
     if let Some(peer) = &options.peer {
         ping::endpoint(peer)?;
     }
-    let findings = examine(options);
-    let is_well = to_do(&findings) == 0;
-    let out = match options.json {
+    show(&examine(options), options.json)
+}
+
+/// Prints findings; the result is whether nothing must be done.
+///
+/// # Errors
+/// The JSON form cannot be made.
+pub(crate) fn show(findings: &[Finding], is_json: bool) -> Result<bool, Failure> {
+    let is_well = to_do(findings) == 0;
+    let out = match is_json {
         true => crate::json(&serde_json::json!({
             "schema": SCHEMA, "ok": is_well, "findings": findings,
         }))?,
-        false => text(&findings, sys::terminal_width()),
+        false => text(findings, sys::terminal_width()),
     };
     crate::print(&out);
     Ok(is_well)

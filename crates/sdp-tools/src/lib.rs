@@ -25,6 +25,7 @@ pub mod require;
 pub mod rules;
 pub mod run;
 pub mod scrape;
+pub mod service;
 pub mod show;
 pub mod since;
 pub mod stat;

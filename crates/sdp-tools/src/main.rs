@@ -1,7 +1,9 @@
 //! The `sdp` command.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use sdp_tools::{convert, describe, devices, doctor, perf, rules, run, show, stat, top, tune};
+use sdp_tools::{
+    convert, describe, devices, doctor, perf, rules, run, service, show, stat, top, tune,
+};
 
 /// Sockets Direct Protocol for unmodified programs.
 #[derive(Parser)]
@@ -31,6 +33,9 @@ enum Cmd {
     Devices(devices::Options),
     /// Say what would stop or slow SDP here, and what to do about it
     Doctor(doctor::Options),
+    /// Give a unit of systemd the library, or take it away
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Show tunables, or save new values for programs to come
     Tune(tune::Options),
     /// Commands, options, tunables and reasons in JSON, for manual pages and completions
@@ -126,6 +131,21 @@ fn main() {
             Ok(false) => FAILED,
             Err(why) => finish("doctor", Err(why)),
         },
+        Cmd::Service(command) => {
+            let (name, done) = match command {
+                service::ServiceCommand::Enable(o) => ("enable", service::enable(o).map(|()| true)),
+                service::ServiceCommand::Disable(o) => {
+                    ("disable", service::disable(o).map(|()| true))
+                }
+                service::ServiceCommand::Status(o) => ("status", service::status(o).map(|()| true)),
+                service::ServiceCommand::Check(o) => ("check", service::check(o)),
+            };
+            match done {
+                Ok(true) => 0,
+                Ok(false) => FAILED,
+                Err(why) => finish(&format!("service {name}"), Err::<(), _>(why)),
+            }
+        }
         Cmd::Tune(options) => finish("tune", tune::main(options)),
         Cmd::Describe => {
             sdp_tools::print(&format!("{:#}\n", describe::all(&Cli::command())));

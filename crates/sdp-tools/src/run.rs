@@ -305,7 +305,7 @@ fn log_statement(text: &str) -> Result<String, Failure> {
 }
 
 /// `KEY=VALUE` as an environment entry.
-fn tunable(setting: &str) -> Result<(&'static str, String), Failure> {
+pub(crate) fn tunable(setting: &str) -> Result<(&'static str, String), Failure> {
     let bad = |why: String| Failure::new(format_args!("--set {setting:?}"), why);
     let Some((key, value)) = setting.split_once('=') else {
         return Err(bad("write KEY=VALUE".into()));
