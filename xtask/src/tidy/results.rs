@@ -1,12 +1,13 @@
-//! The front page's table of results says what `docs/performance.md` says: each of its rows is one
-//! of that page's section by users, with the same figures.
+//! The tables of results on the front page and in `docs/performance.md` say what the record says: each of their rows
+//! is one of its section by users, with the same figures.
 
 use std::path::Path;
 
 use super::text_of;
 
-const FRONT: (&str, &str) = ("README.md", "## Measured");
-const RECORD: (&str, &str) = ("docs/performance.md", "## 6 By users");
+const FRONTS: [(&str, &str); 2] =
+    [("README.md", "## Measured"), ("docs/performance.md", "## Results by load")];
+const RECORD: (&str, &str) = ("docs/measured/performance.md", "## 6 By users");
 /// First cell of the tables that count.
 const CASE: &str = "case";
 /// Cells of a row: TCP, SDP, and the ratios of one user, two users, and root and a user.
@@ -15,17 +16,21 @@ const FIGURES: usize = 5;
 /// A row's name and its figures.
 type Row<'a> = (&'a str, Vec<&'a str>);
 
-/// Each row of the front page is recorded.
+/// Each row of both pages is recorded.
 pub(super) fn recorded() -> Result<Vec<String>, String> {
     let text = |name: &str| Ok::<_, String>(text_of(Path::new(name))?.unwrap_or_default());
-    let (front, record) = (text(FRONT.0)?, text(RECORD.0)?);
-    Ok(differences(&front, &record))
+    let record = text(RECORD.0)?;
+    let mut findings = Vec::new();
+    for front in FRONTS {
+        findings.extend(differences(front, &text(front.0)?, &record));
+    }
+    Ok(findings)
 }
 
-fn differences(front: &str, record: &str) -> Vec<String> {
-    let (shown, recorded) = (rows(front, FRONT.1), rows(record, RECORD.1));
+fn differences((page, section): (&str, &str), front: &str, record: &str) -> Vec<String> {
+    let (shown, recorded) = (rows(front, section), rows(record, RECORD.1));
     if shown.is_empty() {
-        return vec![format!("{}: no table of results in {}", FRONT.0, FRONT.1)];
+        return vec![format!("{page}: no table of results in {section}")];
     }
     let mut findings = Vec::new();
     for (case, figures) in shown {
@@ -33,7 +38,7 @@ fn differences(front: &str, record: &str) -> Vec<String> {
             None => findings.push(format!("{}: no row {case}", RECORD.0)),
             Some((_, of_record)) if figures.len() != FIGURES || figures != *of_record => {
                 let (here, there) = (figures.join(" | "), of_record.join(" | "));
-                findings.push(format!("{}: {case}: {here}, but {}: {there}", FRONT.0, RECORD.0));
+                findings.push(format!("{page}: {case}: {here}, but {}: {there}", RECORD.0));
             }
             Some(_) => {}
         }
@@ -89,7 +94,7 @@ mod tests {
     #[test]
     fn figures_are_compared_without_their_intervals() {
         let same = record("| a | `x` | 5 µs | 1 µs | 5.0 × [4–6], 0.1 | 4.9 × (4–5) | |");
-        assert_eq!(differences(SHOWN, &same), Vec::<String>::new());
+        assert_eq!(differences(FRONTS[0], SHOWN, &same), Vec::<String>::new());
     }
 
     #[test]
@@ -101,8 +106,8 @@ mod tests {
             "| a | 5 µs | 1 µs | 5.0 × |",
             "| b | `x` | 5 µs | 1 µs | 5.0 × | 4.9 × | |",
         ] {
-            assert_eq!(differences(SHOWN, &record(row)).len(), 1, "{row}");
+            assert_eq!(differences(FRONTS[0], SHOWN, &record(row)).len(), 1, "{row}");
         }
-        assert_eq!(differences("## Measured\nnone\n", &record("")).len(), 1);
+        assert_eq!(differences(FRONTS[0], "## Measured\nnone\n", &record("")).len(), 1);
     }
 }
