@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import limits
 from support.check import Ladder
 from support.foreign import ROTATION, WHOLE
 from support.procs import become_subreaper
@@ -21,8 +22,11 @@ MARKERS = (
     "alone: about times or the whole machine; the ladder runs nothing beside it",
     "integrity: about bytes; one failure of it is a failure of the run, there is no second attempt",
 )
-# Tests that the ladder leaves out: patterns of their names, with reasons.
+# Tests that every ladder leaves out, and those that only the whole one plays: patterns of their names, with reasons.
 LEFT_OUT = Path(__file__).with_name("left-out.txt")
+TO_WHOLE = Path(__file__).with_name("left-to-whole.txt")
+# Set: of the tests only those of the gate.
+IS_GATE = bool(os.environ.get("SDP_TEST_GATE"))
 # `COUNT SEED`: of all tests so many, drawn by the seed; what is left out may be among them.
 DRAW = os.environ.get("SDP_TEST_DRAW")
 # `alone`: only what wants to be alone; `2/3`: of the rest the second of three parts.
@@ -37,7 +41,8 @@ def pytest_report_header():
 
 
 def pytest_configure(config):
-    """Registers the markers; a shell's background job begins as one of its foreground."""
+    """Registers the markers; limits count the time in which tests could run; a shell's background job begins as one of its foreground."""
+    limits.hold()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
@@ -46,15 +51,16 @@ def pytest_configure(config):
             signal.signal(number, usual)
 
 
-def left_out():
-    """The patterns, by their order; `*` stands for anything."""
-    lines = [line for line in LEFT_OUT.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+def patterns(path):
+    """The patterns of a list, by their order; `*` stands for anything. Lines about cargo's tests are not ours."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
     found = {}
     for line in lines:
         pattern, _, reason = line.partition(" -- ")
         if not reason.strip():
-            raise pytest.UsageError(f"{LEFT_OUT.name}: no reason: {line}")
-        found[pattern] = re.compile(re.escape(pattern.strip()).replace(r"\*", ".*"))
+            raise pytest.UsageError(f"{path.name}: no reason: {line}")
+        if not line.startswith("unit "):
+            found[pattern] = re.compile(re.escape(pattern.strip()).replace(r"\*", ".*"))
     return found
 
 
@@ -64,15 +70,25 @@ def drop(config, items, kept):
     items[:] = [item for item in items if item in kept]
 
 
-def not_left_out(items):
-    """The items without those that are left out."""
+def listed(items, path, mark):
+    """The items that a list names; the record names each with the mark."""
     files = {item.nodeid.partition("::")[0] for item in items}
-    kept = set(items)
-    for name, shape in left_out().items():
+    listed_items = set()
+    for name, shape in patterns(path).items():
         found = {item for item in items if shape.fullmatch(item.nodeid)}
         if RECORD and not found and name.partition("::")[0] in files:
-            raise pytest.UsageError(f"{LEFT_OUT.name}: no such test: {name}")
-        kept -= found
+            raise pytest.UsageError(f"{path.name}: no such test: {name}")
+        listed_items |= found
+    for item in sorted(listed_items, key=lambda item: item.nodeid):
+        note(mark, item.nodeid)
+    return listed_items
+
+
+def of_extent(items):
+    """The items that a ladder plays: the whole one, or the gate."""
+    kept = set(items) - listed(items, LEFT_OUT, "left-out")
+    if IS_GATE:
+        kept -= listed([item for item in items if item in kept], TO_WHOLE, "to-whole")
     return kept
 
 
@@ -99,7 +115,7 @@ def pytest_collection_modifyitems(config, items):
     test that is asked for by its name is played."""
     is_named = any("::" in argument for argument in config.args)
     if not (is_named or DRAW or WHOLE):
-        drop(config, items, not_left_out(items))
+        drop(config, items, of_extent(items))
     yield
     if DRAW and not is_named:
         count, seed = DRAW.split()

@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from support import users as people
+from support.limits import now
 from support.procs import Program, become_subreaper, end_leftovers, wait_until
 from support.report import Report, check_sums
 from support.space import Space
@@ -143,9 +144,9 @@ class Peer:
 
     def hear(self, limit_s=LIMIT_S):
         """Its next reply; a failure with its stacks if there is none in time."""
-        deadline = time.monotonic() + limit_s
+        deadline = now() + limit_s
         while b"\n" not in self._heard:
-            left = deadline - time.monotonic()
+            left = deadline - now()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
                 raise Gone(f"{self.name}: silent for {limit_s} s")
             data = os.read(self.process.stdout.fileno(), 65_536)
@@ -451,9 +452,9 @@ class World:
         left = end_leftovers(keep=self.before)
         assert not left, f"left running: {left}"
         self.fresh()
-        deadline = time.monotonic() + LIMIT_S
+        deadline = now() + LIMIT_S
         while found := self.remains():
-            assert time.monotonic() < deadline, "left behind:\n" + "\n".join(found)
+            assert now() < deadline, "left behind:\n" + "\n".join(found)
             time.sleep(0.005)
 
     def close(self):

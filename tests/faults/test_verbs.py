@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from support import users as people
+from support.limits import now
 from support.stage import python
 
 from .harness import SDP, TARGET, seeds
@@ -269,8 +270,8 @@ def test_many_connections_in_little_memory(hosts):
     # Rounds until all have met, on a busy machine, too.
     options = ["--connections", 140, "--rounds", 400, "--async", "--pace", 0.1, "--pace-until", all_have_met]
     client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *options, before=limits)
-    end = time.monotonic() + LIMIT_S
-    while (count := hosts.live()["qps"]) < 2 * 128 and client.poll() is None and time.monotonic() < end:
+    end = now() + LIMIT_S
+    while (count := hosts.live()["qps"]) < 2 * 128 and client.poll() is None and now() < end:
         time.sleep(0.1)
     assert count >= 2 * 128
     all_have_met.touch()
@@ -387,10 +388,10 @@ def test_what_is_told_of_queue_pairs(hosts):
     """Numbers that are each other's, credits, and the device."""
     server = hosts.serve()
     client = hosts.ask("--rounds", 60, "--connections", 2, "--pace", 0.02, "--until", hosts.path / "enough")
-    end = time.monotonic() + LIMIT_S
+    end = now() + LIMIT_S
     have_met = lambda pairs: len(pairs) == 2 and all(pair["own_credits"] and pair["peer_credits"] for pair in pairs)
     while not (len(shown := queue_pairs([server, client])) == 2 and all(have_met(pairs) for _, pairs in shown)):
-        assert client.poll() is None and time.monotonic() < end, shown
+        assert client.poll() is None and now() < end, shown
     one, other = ({(p["number"], p["peer_number"]) for p in pairs} for _, pairs in shown)
     assert one == {(peer, number) for number, peer in other}, shown
     for process, pairs in shown:

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from support.limits import now
+
 from .harness import SDP
 from .test_verbs import ADDRESSES, HANDBACK, LIMIT_S, PORT, Hosts, built, by_sdp, fault, marked, processes_of, pytestmark
 
@@ -117,8 +119,8 @@ def test_each_connection_names_its_device(hosts):
     ends = [(server, {ADDRESSES[0]: 0, SECOND[0]: 2}), (client, {ADDRESSES[1]: 1, SECOND[1]: 3})]
 
     def until_shown(gone=()):
-        end = time.monotonic() + LIMIT_S
-        while time.monotonic() < end:
+        end = now() + LIMIT_S
+        while now() < end:
             found = [process for started, _ in ends for process in processes_of([started])]
             wanted = [{address: (f"fake{at}", 1, address not in gone) for address, at in own.items()} for _, own in ends]
             if [devices_shown(process) for process in found] == wanted:
@@ -215,9 +217,9 @@ def test_two_ports_of_a_device(ported, options):
     each = {f"fake{device}:{port}": 2 for device in range(2) for port in (1, 2)}
     ported.wait(lambda live: live["ports"] == each)
     wanted = {address: ("fake1", port, True) for port, address in enumerate((ADDRESSES[1], SECOND[1]), 1)}
-    end = time.monotonic() + LIMIT_S
+    end = now() + LIMIT_S
     while [devices_shown(process) for process in processes_of([client])] != [wanted]:
-        assert time.monotonic() < end, processes_of([client])
+        assert now() < end, processes_of([client])
         time.sleep(0.05)
     ported.enough()
     ported.every_byte(client)

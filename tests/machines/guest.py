@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.limits import now
+
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # `kvm` where that works; that `/dev/kvm` can be opened does not show it: inside another guest it may hang.
 ACCELERATOR = os.environ.get("SDP_MACHINES_ACCELERATOR", "tcg")
@@ -175,11 +177,11 @@ class Guest:
 
     def wait_for(self, condition, limit_s, what):
         """Waits until something holds; a failure if the guest ends first, or after the limit."""
-        end = time.monotonic() + limit_s
+        end = now() + limit_s
         while not condition():
             if self._qemu.poll() is not None and not condition():
                 raise GuestDied(f"guest {self.name} ended (QEMU: {self._qemu.returncode}) during {what}\n{self.console}")
-            if time.monotonic() > end:
+            if now() > end:
                 raise TimeoutError(f"guest {self.name}: past {limit_s} s: {what}\n{self.console}")
             time.sleep(0.02)
 

@@ -2,7 +2,8 @@
 number of rounds that may be over before."""
 
 import json
-import time
+
+from support.limits import now
 
 # What a loaded machine may take for a step that is waited for; no test passes by it.
 EVENT_S = 150
@@ -22,13 +23,13 @@ class Shown:
 
     def until_all(self, hold, asked):
         """Waits until something holds for the list of ends, while the client goes on; what they are then."""
-        end = time.monotonic() + EVENT_S
+        end = now() + EVENT_S
         while True:
             shown = self.ends()
             assert not asked.is_over(), (asked.wait(), shown)
             if hold(shown):
                 return shown
-            assert time.monotonic() < end, shown
+            assert now() < end, shown
 
     def until(self, holds, asked):
         """The same for each end of the one connection."""

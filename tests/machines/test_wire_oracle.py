@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from machines.test_programs import report
+from support.limits import now
 
 STREAM = Path(__file__).resolve().parent.parent / "oracle" / "stream.py"
 PORT = 7071
@@ -71,9 +72,9 @@ def test_stream_between_machines(pair, ladder, row, kills):
 def play(pair, sdp, row, kills, rng):
     """One play: the reports of both ends."""
     server, client = ends(pair, sdp, row)
-    end = time.monotonic() + LIMIT_S
+    end = now() + LIMIT_S
     while not (server.is_over() and client.is_over()):
-        assert time.monotonic() < end, (server.is_over(), client.is_over())
+        assert now() < end, (server.is_over(), client.is_over())
         rng.choice(kills)(rng.choice([pair.a, pair.b]), rng)
         time.sleep(0.5 + rng.random())
     told = server.wait(), client.wait()

@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from support.limits import now  # noqa: E402
 from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, Hosts, built, by_sdp, pytestmark  # noqa: E402
 
 __all__ = ["built"]
@@ -88,14 +89,14 @@ def play(hosts, row, trouble, is_left_early=False):
     """Both ends of a row of seeds, with a trouble again and again."""
     rng = random.Random(row[0])
     words = [f"{row[0]}-{row[1]}", TOTAL_BYTES]
-    end = time.monotonic() + 4 * LIMIT_S
+    end = now() + 4 * LIMIT_S
     ends = [hosts.start(0, "server", *words, "serve", ADDRESSES[0], PORT, program=STREAM)]
     hosts.listens()
     ends.append(hosts.start(1, "client", *words, "ask", ADDRESSES[0], PORT, program=STREAM))
     # A short stream could be over before a road that ends early is open again.
     while posted(hosts) < FIRST_MESSAGES and all(process.poll() is None for process in ends):
         time.sleep(0.005)
-    while any(process.poll() is None for process in ends) and time.monotonic() < end:
+    while any(process.poll() is None for process in ends) and now() < end:
         trouble(hosts, rng)
         time.sleep(0.02 + rng.random() * 0.2)
     for process in ends:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.limits import now
+
 from .root import Root, one
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "walkthroughs.md"
@@ -84,25 +86,25 @@ class Walk:
             with open(log, "wb") as out:
                 self.beside.append(self.root.start(*self.words(step), stdout=out, stderr=out, stdin=subprocess.DEVNULL))
             return
-        end = time.monotonic() + (BEGUN_S if self.is_waiting else 0)
+        end = now() + (BEGUN_S if self.is_waiting else 0)
         while True:
             done = self.root.run(*self.words(step), env={"DEBIAN_FRONTEND": "noninteractive"}, check=False)
             seen = squeezed(done.stdout)
             if step.shape().fullmatch(seen):
                 return
-            if time.monotonic() > end:
+            if now() > end:
                 raise AssertionError(f"{step.user}: {step.command}\nprinted\n{seen}\n{done.stderr}\nexpected\n{step.lines}")
             time.sleep(0.1)
 
     def report(self, name):
         """A report that was written on the way; its writer may still be at it."""
         path = self.root.path(FOLDER) / name
-        end = time.monotonic() + BEGUN_S
+        end = now() + BEGUN_S
         while True:
             try:
                 return json.loads(path.read_text(encoding="utf-8"))
             except (FileNotFoundError, ValueError):
-                assert time.monotonic() < end, name
+                assert now() < end, name
                 time.sleep(0.05)
 
 

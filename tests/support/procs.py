@@ -10,6 +10,8 @@ import signal
 import subprocess
 import time
 
+from .limits import now
+
 POLL_S = 0.01
 STOP_LIMIT_S = 20
 LEFTOVER_LIMIT_S = 5
@@ -22,12 +24,12 @@ class Timeout(AssertionError):
 
 def wait_until(condition, what, limit_s=20):
     """Waits until `condition()` is true and returns its value; a failure after `limit_s`."""
-    deadline = time.monotonic() + limit_s
+    deadline = now() + limit_s
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() >= deadline:
+        if now() >= deadline:
             raise Timeout(f"{what}: not within {limit_s} s")
         time.sleep(POLL_S)
 

@@ -24,13 +24,14 @@ usage: cargo xtask COMMAND
 
   build                      build target/release/{libsdp.so,sdp,sdpnetstat}
   demo                       Redis over TCP and over SDP in turn, side by side, with proof
-  test [--quick] [--strict] [--rotate] [--within SECONDS] [--only NAME]... [--list]
-                             installs what is missing, then the test ladder; --quick: under five
-                             minutes and --only: nothing is installed; --strict: a skip that
+  test [--quick | --whole] [--strict] [--rotate] [--within SECONDS] [--only NAME]... [--list]
+       [--dry-run]           installs what is missing, then the gate of the test ladder; --whole:
+                             all of the ladder; --quick: under five minutes and --only: nothing is
+                             installed; --dry-run: what would be installed; --strict: a skip that
                              tests/allowed-skips.txt does not list is a failure; --rotate: of what
                              takes turns not the usual part, but one that the sources choose;
-                             --within: what has not begun then has failed; --only: suites whose
-                             name starts with NAME
+                             --within: then the run is ended, and what has not begun has failed;
+                             --only: suites whose name starts with NAME
   soak [MINUTES] [--seed N]  the tests that have seeds, with new ones, for so long (60); what was
                              found is in target/soak.md
   tidy                       formatting, lints, crate directions, words, unsafe, module docs

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::artifacts;
-use crate::ladder::{FIXED_ROTATION, Player, Results};
+use crate::ladder::{Extent, FIXED_ROTATION, Player, Results};
 use crate::process::{output_of, root, target_dir};
 
 /// Minutes of a run that does not say how long it is.
@@ -217,7 +217,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let report = target_dir().join("soak.md");
     let sources = sources();
-    let player = Player::new(FIXED_ROTATION, false);
+    let player = Player::new(FIXED_ROTATION, Extent::Whole)?;
     let end = Instant::now() + Duration::from_secs(minutes * 60);
     let mut tales: Vec<Tale> = KINDS.iter().map(|kind| Tale::new(kind, number)).collect();
     println!("soak: {minutes} minutes number {number}; what is found is in {}", report.display());
@@ -232,7 +232,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let played = player.pytest(tale.kind.arguments, &variables, &log, TURN_LIMIT_S);
         let mut results = match played {
             Ok((mut results, end)) => {
-                results.close(tale.kind.what, end, TURN_LIMIT_S);
+                results.close(tale.kind.what, end);
                 results
             }
             Err(message) => Results::failure(tale.kind.what, &message),

@@ -13,7 +13,7 @@ import threading
 import time
 
 WARM_ROUNDS = 40
-PATIENCE_S = 8
+PATIENCE_S = 8 * float(os.environ.get("SDP_TEST_SLOWNESS", "1"))
 
 
 def scenario(table, function):

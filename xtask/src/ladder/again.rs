@@ -10,8 +10,6 @@ use crate::process::End;
 
 /// How often a test that failed must pass by itself.
 pub(crate) const ATTEMPTS: usize = 3;
-/// Seconds of one attempt.
-pub(crate) const LIMIT_S: u64 = 300;
 /// Seconds that must be left of the whole run for second attempts of a test.
 pub(crate) const LEAST_S: u64 = 30;
 /// So many unstable tests a run may have.

@@ -1,12 +1,17 @@
 //! The ladder of tests: every suite of the repository, from formatting to real programs.
 //!
-//! A suite is a row of the table in [`suites`]. Each is run by itself with a bound on its time and
-//! its output kept in `target/ladder/NAME.log`. A suite that ran no test at all has failed, a suite
-//! that could not run is a skip with a reason, and a skip is never silent: all are listed at the
-//! end, and with `--strict` those that `tests/allowed-skips.txt` does not name are failures. A test
-//! that failed is run again by itself when all suites are over (see [`again`]).
+//! A suite is a row of the table in [`suites`]. Each is run by itself with its output kept in
+//! `target/ladder/NAME.log`. A suite that ran no test at all has failed, a suite that could not run
+//! is a skip with a reason, and a skip is never silent: all are listed at the end, and with
+//! `--strict` those that `tests/allowed-skips.txt` does not name are failures. A test that failed is
+//! run again by itself when all suites are over (see [`again`]).
+//!
+//! A run has an [`Extent`]: the gate is what protects bytes, calls, tools and packages, one play of
+//! each kind; the whole ladder plays the rest, too. Each names what it leaves out ([`left`]). No
+//! suite fails because it is slow: one bound ends the whole run, and names what it did not begin.
 
 mod again;
+mod left;
 mod play;
 mod results;
 mod skips;
@@ -26,6 +31,7 @@ pub(crate) use play::Player;
 pub(crate) use results::Of;
 pub(crate) use results::{Failure, Results};
 use skips::AllowedSkips;
+pub(crate) use suites::Extent;
 use suites::{SUITES, Suite};
 
 /// Lines of a failed suite's log that are shown.
@@ -34,12 +40,18 @@ const LOG_TAIL: usize = 80;
 /// The rotation unless another one is asked for: the same tests on every commit.
 pub(crate) const FIXED_ROTATION: &str = "0";
 
+/// Seconds after which a run is ended that does not say how long it may take. The gate is meant to
+/// need less than half of its bound on two slow cores, the whole ladder about an hour.
+const GATE_BOUND_S: u64 = 2700;
+const WHOLE_BOUND_S: u64 = 10_800;
+
 /// What the user asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    quick: bool,
+    extent: Extent,
     strict: bool,
     list: bool,
+    dry_run: bool,
     rotate: bool,
     within_s: Option<u64>,
     only: Vec<String>,
@@ -52,9 +64,11 @@ impl Options {
         let mut rest = args.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
-                "--quick" => options.quick = true,
+                "--quick" => options.extent = Extent::Quick,
+                "--whole" => options.extent = Extent::Whole,
                 "--strict" => options.strict = true,
                 "--list" => options.list = true,
+                "--dry-run" => options.dry_run = true,
                 "--rotate" => options.rotate = true,
                 "--within" => {
                     let seconds = rest.next().and_then(|seconds| seconds.parse().ok());
@@ -72,10 +86,20 @@ impl Options {
 
     fn selects(&self, suite: &Suite) -> bool {
         if self.only.is_empty() {
-            suite.quick || !self.quick
+            suite.from <= self.extent
         } else {
             self.only.iter().any(|name| suite.name.starts_with(name.as_str()))
         }
+    }
+
+    /// Whether what is missing is installed first.
+    fn installs(&self) -> bool {
+        self.extent != Extent::Quick && self.only.is_empty()
+    }
+
+    fn bound_s(&self) -> u64 {
+        let usual = if self.extent == Extent::Whole { WHOLE_BOUND_S } else { GATE_BOUND_S };
+        self.within_s.unwrap_or(usual)
     }
 }
 
@@ -99,13 +123,16 @@ struct Judged {
 
 /// The end of the time that a whole run has.
 #[derive(Debug, Clone, Copy)]
-struct Deadline(Option<Instant>);
+struct Deadline(Instant);
 
 impl Deadline {
-    /// So many seconds of `wanted` as are left.
-    fn shorten(self, wanted: u64) -> u64 {
-        let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_secs();
-        self.0.map_or(wanted, |end| wanted.min(left(end)))
+    fn after(seconds: u64) -> Self {
+        Self(Instant::now() + Duration::from_secs(seconds))
+    }
+
+    /// Whole seconds that are left.
+    fn left_s(self) -> u64 {
+        self.0.saturating_duration_since(Instant::now()).as_secs()
     }
 }
 
@@ -117,17 +144,20 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     if options.list {
         for suite in &selected {
-            let mark = if suite.quick { "quick" } else { "" };
-            println!("{:<20} {:<6} {}", suite.name, mark, suite.about);
+            println!("{:<20} {:<6} {}", suite.name, suite.from.mark(), suite.about);
         }
         return Ok(());
     }
-    let deadline = Deadline(options.within_s.map(|s| Instant::now() + Duration::from_secs(s)));
-    let installs = !options.quick && options.only.is_empty();
+    let is_whole = options.extent == Extent::Whole;
+    if options.dry_run {
+        return if options.installs() { crate::install::show(is_whole) } else { Ok(()) };
+    }
+    let deadline = Deadline::after(options.bound_s());
     let needs_library = selected.iter().any(|suite| suite.needs_library());
     std::thread::scope(|scope| {
         // The one waits for the network, the other for the processors.
-        let _ = installs.then(|| scope.spawn(crate::install::for_ladder));
+        let _ =
+            options.installs().then(|| scope.spawn(move || crate::install::for_ladder(is_whole)));
         if needs_library { crate::artifacts::build() } else { Ok(()) }
     })?;
     let allowed = AllowedSkips::read()?;
@@ -135,7 +165,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let rotation = rotation(options.rotate);
     println!("rotation {rotation}");
-    let player = Player::new(&rotation, options.quick);
+    let player = Player::new(&rotation, options.extent)?;
     let mut outcomes = Vec::new();
     for (index, suite) in selected.iter().enumerate() {
         print!("[{}/{}] {} ... ", index + 1, selected.len(), suite.name);
@@ -148,6 +178,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         outcomes.push(outcome);
     }
     let judged = judge_all(&selected, &outcomes, &player, &logs, deadline);
+    let unplayed: Vec<&Suite> =
+        SUITES.iter().filter(|suite| options.only.is_empty() && !options.selects(suite)).collect();
+    summary::print_left(&outcomes, &unplayed, &player);
     summary::print(&outcomes, &judged, &allowed, options.strict)
 }
 
@@ -156,7 +189,7 @@ fn run_suite(suite: &Suite, player: &Player, logs: &Path, deadline: Deadline) ->
     let log = logs.join(format!("{}.log", suite.name));
     // What is shown after a failure is of this run.
     let _ = std::fs::remove_file(&log);
-    let results = match deadline.shorten(suite.limit_s) {
+    let results = match deadline.left_s() {
         0 => Results::failure(suite.name, "not begun: the time of the whole run is over"),
         limit_s => match player.suite(suite, &log, limit_s) {
             Ok((results, _)) => results,
@@ -200,14 +233,14 @@ fn try_again(
     number: usize,
     deadline: Deadline,
 ) -> Verdict {
-    if deadline.shorten(again::LEAST_S) < again::LEAST_S {
+    if deadline.left_s() < again::LEAST_S {
         return Verdict::Untried("no time is left for second attempts");
     }
     again::judge(|attempt| {
         print!("again, {attempt} of {}: {} ... ", again::ATTEMPTS, failure.name);
         flush();
         let log = logs.join(format!("again-{number}-{attempt}.log"));
-        let limit_s = deadline.shorten(again::LIMIT_S).max(1);
+        let limit_s = deadline.left_s().max(1);
         let played = player.alone(suite, failure, &log, limit_s);
         let has_passed = matches!(
             &played,
@@ -294,6 +327,10 @@ mod tests {
     fn options_select_suites() {
         let quick = parse(&["--quick", "--strict"]).expect("valid");
         assert!(quick.strict && SUITES.iter().any(|s| !quick.selects(s)));
+        let (gate, whole) = (parse(&[]).expect("valid"), parse(&["--whole"]).expect("valid"));
+        assert!(SUITES.iter().all(|s| whole.selects(s) && (gate.selects(s) || !quick.selects(s))));
+        assert!(SUITES.iter().any(|s| gate.selects(s) && !quick.selects(s)));
+        assert!(gate.installs() && !quick.installs() && gate.bound_s() < whole.bound_s());
         let only = parse(&["--only", "unit"]).expect("valid");
         assert!(SUITES.iter().all(|s| only.selects(s) == s.name.starts_with("unit")));
         assert!(parse(&["--only"]).is_err());
@@ -304,10 +341,8 @@ mod tests {
 
     #[test]
     fn the_time_of_the_whole_run_bounds_each_suite() {
-        let over = Deadline(Some(Instant::now()));
-        assert_eq!((over.shorten(60), Deadline(None).shorten(60)), (0, 60));
-        let late = Deadline(Some(Instant::now() + Duration::from_secs(3600)));
-        assert_eq!(late.shorten(60), 60);
+        assert_eq!(Deadline::after(0).left_s(), 0);
+        assert!((3590..=3600).contains(&Deadline::after(3600).left_s()));
     }
 
     #[test]
@@ -317,9 +352,8 @@ mod tests {
     }
 
     #[test]
-    fn suites_have_names_of_their_own_and_bounds() {
+    fn suites_have_names_of_their_own() {
         let names: BTreeSet<&str> = SUITES.iter().map(|s| s.name).collect();
         assert_eq!(names.len(), SUITES.len());
-        assert!(SUITES.iter().all(|s| (10..=1200).contains(&s.limit_s)));
     }
 }

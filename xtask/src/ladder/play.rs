@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::left;
 use super::results::{Failure, Results};
-use super::suites::{Kind, Suite};
+use super::suites::{Extent, Kind, Suite};
 use crate::process::{End, cargo, is_present, output_of, root, run_bounded, target_dir};
 
 /// What all suites of a run have in common.
@@ -15,17 +16,25 @@ pub(crate) struct Player {
     python: Option<String>,
     /// The rotation: which part of what takes turns is played.
     rotation: String,
-    /// Of pytest's suites only the tests marked so.
-    is_quick: bool,
+    /// How much is played.
+    extent: Extent,
+    /// Parts of the names of cargo's tests that are skipped.
+    skips: Vec<String>,
 }
 
 impl Player {
-    /// Looks for pytest.
-    pub(crate) fn new(rotation: &str, is_quick: bool) -> Self {
-        Self { python: python_with_pytest(), rotation: rotation.to_owned(), is_quick }
+    /// Looks for pytest, and for what such a run leaves out.
+    pub(crate) fn new(rotation: &str, extent: Extent) -> Result<Self, String> {
+        let skips = if extent == Extent::Whole { Vec::new() } else { left::of_cargo()? };
+        Ok(Self { python: python_with_pytest(), rotation: rotation.to_owned(), extent, skips })
     }
 
-    /// Runs a whole suite.
+    /// Parts of the names of cargo's tests that are skipped.
+    pub(super) fn skips(&self) -> &[String] {
+        &self.skips
+    }
+
+    /// Runs a suite.
     pub(super) fn suite(
         &self,
         suite: &Suite,
@@ -42,6 +51,9 @@ impl Player {
             Kind::Cargo(args) => {
                 let mut command = cargo();
                 command.args(args);
+                for name in &self.skips {
+                    command.args(["--skip", name]);
+                }
                 run_cargo(command, log, limit_s)
             }
             Kind::Checks(name) => {
@@ -58,7 +70,7 @@ impl Player {
             }
         };
         let (mut results, end) = played?;
-        results.close(suite.name, end, limit_s);
+        results.close(suite.name, end);
         Ok((results, end))
     }
 
@@ -85,7 +97,7 @@ impl Player {
 
     /// Arguments of pytest for a path.
     fn chosen<'a>(&self, path: &'a str) -> Vec<&'a str> {
-        if self.is_quick { vec![path, "-m", "quick"] } else { vec![path] }
+        if self.extent == Extent::Quick { vec![path, "-m", "quick"] } else { vec![path] }
     }
 
     /// Runs the parts of a suite's tests side by side, then those that want to be alone.
@@ -103,7 +115,7 @@ impl Player {
             let limit_s = limit_s.saturating_sub(begun.elapsed().as_secs()).max(1);
             let only = [("SDP_TEST_PART", part.to_owned())];
             let (mut results, end) = self.pytest(arguments, &only, &log, limit_s)?;
-            results.close_part(name, end, limit_s);
+            results.close_part(name, end);
             Ok::<_, String>((results, end, log))
         };
         let part = &part;
@@ -153,6 +165,9 @@ impl Player {
         command.args(["-m", "pytest", "-p", "no:cacheprovider", "-v"]).args(arguments);
         command.env("SDP_TEST_RESULTS", &record).env("SDP_TEST_TARGET", target_dir());
         command.env("SDP_TEST_SHARES", shares).env("SDP_TEST_ROTATION", &self.rotation);
+        if self.extent != Extent::Whole {
+            command.env("SDP_TEST_GATE", "1");
+        }
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let (_, end) = run_for_output(command, log, limit_s)?;
         Ok((Results::from_record(&read(&record).unwrap_or_default()), end))

@@ -1,5 +1,7 @@
 //! What a suite's output says: how many tests passed, which failed, which were skipped and why.
 
+use std::collections::BTreeSet;
+
 use crate::process::End;
 
 /// Words in names of cargo's tests that are about bytes or about hostile memory. Of end-to-end
@@ -17,6 +19,10 @@ pub(crate) struct Results {
     pub(crate) skipped: Vec<(String, String)>,
     /// What each test took, where that is known.
     pub(crate) times: Vec<Time>,
+    /// End-to-end tests that are left to `--whole`.
+    pub(crate) to_whole: BTreeSet<String>,
+    /// End-to-end tests that every ladder leaves out.
+    pub(crate) left_out: BTreeSet<String>,
 }
 
 /// One failure.
@@ -107,7 +113,8 @@ impl Results {
 
     /// Reads the record that `tests/conftest.py` writes: a line `begun` with the name, then one
     /// with outcome, name, seconds, processor seconds, mark and reason; separated by tabs. A test
-    /// that has begun and has no outcome ended its session, or was ended with it.
+    /// that has begun and has no outcome ended its session, or was ended with it. A line `to-whole`
+    /// or `left-out` names a test that is not played.
     pub(crate) fn from_record(record: &str) -> Self {
         let mut results = Self::default();
         let mut begun = None;
@@ -115,11 +122,15 @@ impl Results {
             let fields: Vec<&str> = line.split('\t').collect();
             let field = |at: usize| fields.get(at).copied().unwrap_or_default();
             let name = field(1).to_owned();
-            if field(0) == "begun" {
-                begun = Some(name);
+            match field(0) {
+                "begun" => begun = Some(name.clone()),
+                "to-whole" => _ = results.to_whole.insert(name.clone()),
+                "left-out" => _ = results.left_out.insert(name.clone()),
+                _ => begun = None,
+            }
+            if matches!(field(0), "begun" | "to-whole" | "left-out") {
                 continue;
             }
-            begun = None;
             let number = |at| field(at).parse().unwrap_or(0.0);
             results.times.push(Time {
                 name: name.clone(),
@@ -142,24 +153,22 @@ impl Results {
     }
 
     /// Adds what only the end of the suite's process tells.
-    pub(crate) fn close(&mut self, suite: &str, end: End, limit_s: u64) {
-        self.close_part(suite, end, limit_s);
+    pub(crate) fn close(&mut self, suite: &str, end: End) {
+        self.close_part(suite, end);
         if self.passed == 0 && self.failed.is_empty() && self.skipped.is_empty() {
             self.failed.push(Failure::whole(suite, "ran no test"));
         }
     }
 
     /// The same of a part of a suite, in which there may be no test.
-    pub(crate) fn close_part(&mut self, suite: &str, end: End, limit_s: u64) {
+    pub(crate) fn close_part(&mut self, suite: &str, end: End) {
         let message = match end {
-            End::TimedOut => format!("not done after {limit_s} s"),
-            End::Failure if self.failed.is_empty() => "did not end well".to_owned(),
-            End::Success if !self.failed.is_empty() => {
-                "claims success in spite of failures".to_owned()
-            }
+            End::TimedOut => "not done when the time was over",
+            End::Failure if self.failed.is_empty() => "did not end well",
+            End::Success if !self.failed.is_empty() => "claims success in spite of failures",
             _ => return,
         };
-        self.failed.push(Failure::whole(suite, &message));
+        self.failed.push(Failure::whole(suite, message));
     }
 
     /// Adds another part of the same suite.
@@ -168,6 +177,8 @@ impl Results {
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
         self.times.extend(other.times);
+        self.to_whole.extend(other.to_whole);
+        self.left_out.extend(other.left_out);
     }
 
     /// One line for the progress display.
@@ -207,10 +218,11 @@ mod tests {
 
     #[test]
     fn reads_records() {
-        let record = "begun\ta\npassed\ta\t1.50\t0.25\t\t\nbegun\tb\nskipped\tb\t0\t0\t\tno node\n\
+        let record = "to-whole\tx\nleft-out\ty\nbegun\ta\npassed\ta\t1.50\t0.25\t\t\nbegun\tb\nskipped\tb\t0\t0\t\tno node\n\
                       begun\tc\nfailed\tc\t2.00\t0.10\t\t\nbegun\td\nfailed\td\t1\t1\tintegrity\t\n";
         let results = Results::from_record(record);
         assert_eq!((results.passed, results.skipped.len()), (1, 1));
+        assert!(results.to_whole.iter().eq(["x"]) && results.left_out.iter().eq(["y"]));
         assert_eq!(results.skipped[0].1, "no node");
         assert_eq!(failed(&results), [("c", Of::Test), ("d", Of::Bytes)]);
         let first = Time { name: "a".to_owned(), seconds: 1.5, processor: 0.25 };
@@ -226,12 +238,15 @@ mod tests {
     #[test]
     fn nothing_run_is_a_failure() {
         let closed = |mut results: Results, end| {
-            results.close("s", end, 10);
+            results.close("s", end);
             results.failed
         };
         let some = || Results { passed: 3, ..Results::default() };
         assert_eq!(closed(Results::default(), End::Success), [Failure::whole("s", "ran no test")]);
-        assert_eq!(closed(some(), End::TimedOut), [Failure::whole("s", "not done after 10 s")]);
+        assert_eq!(
+            closed(some(), End::TimedOut),
+            [Failure::whole("s", "not done when the time was over")]
+        );
         assert_eq!(closed(some(), End::Failure), [Failure::whole("s", "did not end well")]);
         assert_eq!(closed(some(), End::Success), []);
     }
@@ -240,8 +255,8 @@ mod tests {
     fn a_part_may_be_empty_but_not_end_badly() {
         let mut whole = Results { passed: 3, ..Results::default() };
         let mut parts = [Results::default(), Results::default()];
-        parts[0].close_part("s", End::Success, 10);
-        parts[1].close_part("s", End::Failure, 10);
+        parts[0].close_part("s", End::Success);
+        parts[1].close_part("s", End::Failure);
         parts.into_iter().for_each(|part| whole.add(part));
         assert_eq!((whole.passed, failed(&whole)), (3, vec![("s: did not end well", Of::Whole)]));
     }

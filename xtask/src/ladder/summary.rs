@@ -2,8 +2,11 @@
 //! tests and failures, and the closing line.
 
 use super::again::{UNSTABLE_LIMIT, Verdict, failures};
+use super::left::LIST;
+use super::play::Player;
 use super::results::{Failure, Results, Time};
 use super::skips::AllowedSkips;
+use super::suites::{Extent, Suite};
 use super::{Judged, Outcome};
 
 /// Tests that are named with their times.
@@ -37,6 +40,39 @@ pub(super) fn print(
     let skipped: usize = outcomes.iter().map(|outcome| outcome.results.skipped.len()).sum();
     println!("\n{} passed, {} failed, {skipped} skipped", passed + tolerated, failed.len());
     if failed.is_empty() { Ok(()) } else { Err("test: the ladder failed".to_owned()) }
+}
+
+/// Prints what was not played: suites, and tests of those that were.
+pub(super) fn print_left(outcomes: &[Outcome], unplayed: &[&Suite], player: &Player) {
+    let names = |from: Extent| {
+        let of_extent = unplayed.iter().filter(|suite| suite.from == from);
+        of_extent.map(|suite| suite.name).collect::<Vec<_>>().join(", ")
+    };
+    let (to_gate, to_whole) = (names(Extent::Gate), names(Extent::Whole));
+    println!();
+    if !to_gate.is_empty() {
+        println!("left to `cargo xtask test`: {to_gate}");
+    }
+    if !to_whole.is_empty() {
+        println!("left to `cargo xtask test --whole`: {to_whole}");
+    }
+    let counts = |count: fn(&Results) -> usize| {
+        let counted = outcomes.iter().map(|o| (o.name, count(&o.results))).filter(|o| o.1 > 0);
+        counted.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    };
+    let mut of_suites = counts(|results| results.to_whole.len());
+    if !player.skips().is_empty() {
+        let separator = if of_suites.is_empty() { "" } else { ", " };
+        of_suites += &format!("{separator}unit {}", player.skips().len());
+    }
+    if !of_suites.is_empty() {
+        println!("left to `cargo xtask test --whole`, tests ({LIST}): {of_suites}");
+    }
+    let left_out = counts(|results| results.left_out.len());
+    if !left_out.is_empty() {
+        println!("left out of every ladder, tests (tests/left-out.txt): {left_out}");
+    }
+    println!("new seeds and drawn tests are left to `cargo xtask soak`");
 }
 
 fn described(failure: &Failure, verdict: &Verdict) -> String {
