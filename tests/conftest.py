@@ -3,7 +3,9 @@
 import hashlib
 import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -43,6 +45,11 @@ def pytest_report_header():
 def pytest_configure(config):
     """Registers the markers; limits count the time in which tests could run; a shell's background job begins as one of its foreground."""
     limits.hold()
+    # Another session's pytest would close the folder that all of a user's sessions have in common to other users.
+    temporary = tempfile.mkdtemp(prefix="sdp-pytest-")
+    os.chmod(temporary, 0o755)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = temporary
+    config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):

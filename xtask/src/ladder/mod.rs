@@ -17,6 +17,7 @@ mod results;
 mod skips;
 mod suites;
 mod summary;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::process::{output_of, processor_seconds, root, target_dir};
+use crate::process::{output_of, root, target_dir};
 use again::Verdict;
 pub(crate) use play::Player;
 #[cfg(test)]
@@ -152,7 +153,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if options.dry_run {
         return if options.installs() { crate::install::show(is_whole) } else { Ok(()) };
     }
-    let deadline = Deadline::after(options.bound_s());
+    let (begun, deadline) = (Instant::now(), Deadline::after(options.bound_s()));
     let needs_library = selected.iter().any(|suite| suite.needs_library());
     std::thread::scope(|scope| {
         // The one waits for the network, the other for the processors.
@@ -166,38 +167,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let rotation = rotation(options.rotate);
     println!("rotation {rotation}");
     let player = Player::new(&rotation, options.extent)?;
-    let mut outcomes = Vec::new();
-    for (index, suite) in selected.iter().enumerate() {
-        print!("[{}/{}] {} ... ", index + 1, selected.len(), suite.name);
-        flush();
-        let outcome = run_suite(suite, &player, &logs, deadline);
-        println!("{} in {:.1} s", outcome.results.line(), outcome.took.as_secs_f64());
-        if !outcome.results.failed.is_empty() {
-            show_failure(&outcome);
-        }
-        outcomes.push(outcome);
-    }
+    let outcomes = turns::play(&selected, &player, &logs, deadline);
     let judged = judge_all(&selected, &outcomes, &player, &logs, deadline);
     let unplayed: Vec<&Suite> =
         SUITES.iter().filter(|suite| options.only.is_empty() && !options.selects(suite)).collect();
     summary::print_left(&outcomes, &unplayed, &player);
+    println!("\nthe run took {:.0} s", begun.elapsed().as_secs_f64());
     summary::print(&outcomes, &judged, &allowed, options.strict)
-}
-
-fn run_suite(suite: &Suite, player: &Player, logs: &Path, deadline: Deadline) -> Outcome {
-    let (begun, processor) = (Instant::now(), processor_seconds());
-    let log = logs.join(format!("{}.log", suite.name));
-    // What is shown after a failure is of this run.
-    let _ = std::fs::remove_file(&log);
-    let results = match deadline.left_s() {
-        0 => Results::failure(suite.name, "not begun: the time of the whole run is over"),
-        limit_s => match player.suite(suite, &log, limit_s) {
-            Ok((results, _)) => results,
-            Err(message) => Results::failure(suite.name, &message),
-        },
-    };
-    let processor = processor_seconds() - processor;
-    Outcome { name: suite.name, results, took: begun.elapsed(), processor, log }
 }
 
 /// Runs again what failed and may be; in their order, what became of all failures.

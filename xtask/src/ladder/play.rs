@@ -1,13 +1,19 @@
 //! Running a suite, or one test of it by itself, within a bound, and reading what it says.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::left;
 use super::results::{Failure, Results};
 use super::suites::{Extent, Kind, Suite};
 use crate::process::{End, cargo, is_present, output_of, root, run_bounded, target_dir};
+
+/// What a part of a suite has shown, how it ended, and its log.
+pub(super) type Part = (Results, End, PathBuf);
+
+/// The marker of tests that want to be alone, as tests write it.
+const LONELY: &str = "mark.alone";
 
 /// What all suites of a run have in common.
 #[derive(Debug)]
@@ -41,11 +47,8 @@ impl Player {
         log: &Path,
         limit_s: u64,
     ) -> Result<(Results, End), String> {
-        let absent = |program: &&str| !is_present(program);
-        let missing: Vec<&str> = suite.programs.iter().copied().filter(absent).collect();
-        if !missing.is_empty() {
-            let reason = format!("not installed: {}", missing.join(", "));
-            return Ok((Results::skip(suite.name, &reason), End::Success));
+        if let Some(results) = self.missing(suite) {
+            return Ok((results, End::Success));
         }
         let played = match suite.kind {
             Kind::Cargo(args) => {
@@ -61,12 +64,8 @@ impl Player {
                 Ok((Results::from_checks(&output), end))
             }
             Kind::Tests(name) => run_cargo(own(name)?, log, limit_s),
-            Kind::Pytest(_) | Kind::Parts(..) if self.python.is_none() => {
-                Ok((Results::skip(suite.name, "not installed: pytest"), End::Success))
-            }
-            Kind::Pytest(path) => self.pytest(&self.chosen(path), &[], log, limit_s),
-            Kind::Parts(path, parts) => {
-                self.parts(suite.name, &self.chosen(path), parts, log, limit_s)
+            Kind::Pytest(path) | Kind::Parts(path, _) => {
+                self.pytest(&self.chosen(path), &[], log, limit_s)
             }
         };
         let (mut results, end) = played?;
@@ -100,50 +99,48 @@ impl Player {
         if self.extent == Extent::Quick { vec![path, "-m", "quick"] } else { vec![path] }
     }
 
-    /// Runs the parts of a suite's tests side by side, then those that want to be alone.
-    fn parts(
+    /// Runs one part of a suite's tests, or (`alone`) those that want to be alone; with its log.
+    pub(super) fn part(
         &self,
-        name: &str,
-        arguments: &[&str],
-        parts: u32,
-        log: &Path,
+        suite: &Suite,
+        (part, number): (&str, u32),
+        logs: &Path,
         limit_s: u64,
-    ) -> Result<(Results, End), String> {
-        let begun = Instant::now();
-        let part = |part: &str, number: u32| {
-            let log = log.with_file_name(format!("{name}-{number}.log"));
-            let limit_s = limit_s.saturating_sub(begun.elapsed().as_secs()).max(1);
-            let only = [("SDP_TEST_PART", part.to_owned())];
-            let (mut results, end) = self.pytest(arguments, &only, &log, limit_s)?;
-            results.close_part(name, end);
-            Ok::<_, String>((results, end, log))
-        };
-        let part = &part;
-        let mut played: Vec<_> = std::thread::scope(|scope| {
-            let begin = |number| scope.spawn(move || part(&format!("{number}/{parts}"), number));
-            let begun: Vec<_> = (1..=parts).map(begin).collect();
-            let ended = begun.into_iter().map(|thread| thread.join());
-            ended
-                .map(|end| end.unwrap_or_else(|_| Err("a thread ended badly".to_owned())))
-                .collect()
-        });
-        played.push(part("alone", parts + 1));
-        let mut parts = played.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // The end of the log is shown: let it be that of a part that failed.
-        parts.sort_by_key(|(_, end, _)| *end != End::Success);
-        for kind in ["log", "results", "shares"] {
-            let of_part = |log: &Path| std::fs::read(log.with_extension(kind)).unwrap_or_default();
-            let text: Vec<u8> = parts.iter().flat_map(|(_, _, log)| of_part(log)).collect();
-            let into = log.with_extension(kind);
-            std::fs::write(&into, text).map_err(|e| format!("{}: {e}", into.display()))?;
+    ) -> Result<Part, String> {
+        let log = logs.join(format!("{}-{number}.log", suite.name));
+        if let Some(results) = self.missing(suite) {
+            return Ok((results, End::Success, log));
         }
-        let (mut whole, mut end) = (Results::default(), End::Success);
-        for (results, ended, _) in parts {
-            whole.add(results);
-            // At its bound a part has said so itself.
-            end = if ended == End::Success { end } else { End::Failure };
+        let path = suite.path().unwrap_or_default();
+        let only = [("SDP_TEST_PART", part.to_owned())];
+        let (mut results, end) = self.pytest(&self.chosen(path), &only, &log, limit_s)?;
+        results.close_part(suite.name, end);
+        Ok((results, end, log))
+    }
+
+    /// Whether tests of a suite want to be alone.
+    pub(super) fn has_lonely_tests(&self, suite: &Suite) -> Result<bool, String> {
+        if self.missing(suite).is_some() {
+            return Ok(false);
         }
-        Ok((whole, end))
+        for name in crate::tidy::files()? {
+            let is_of_suite = suite.path().is_some_and(|path| name.starts_with(path));
+            if is_of_suite && crate::tidy::text_of(&name)?.is_some_and(|t| t.contains(LONELY)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The skip of a suite that cannot be played here.
+    fn missing(&self, suite: &Suite) -> Option<Results> {
+        let absent = |program: &&str| !is_present(program);
+        let mut missing: Vec<&str> = suite.programs.iter().copied().filter(absent).collect();
+        if self.python.is_none() && suite.path().is_some() {
+            missing.push("pytest");
+        }
+        let reason = format!("not installed: {}", missing.join(", "));
+        (!missing.is_empty()).then(|| Results::skip(suite.name, &reason))
     }
 
     /// Runs pytest with these arguments and variables; its record lies beside the log.
@@ -172,6 +169,35 @@ impl Player {
         let (_, end) = run_for_output(command, log, limit_s)?;
         Ok((Results::from_record(&read(&record).unwrap_or_default()), end))
     }
+}
+
+/// Puts the parts of a suite together: results, and one log, record and list of shares.
+pub(super) fn together(
+    suite: &Suite,
+    parts: Vec<Result<Part, String>>,
+    log: &Path,
+) -> Result<Results, String> {
+    let mut whole = Results::default();
+    let mut played = Vec::new();
+    for part in parts {
+        match part {
+            Ok(part) => played.push(part),
+            Err(message) => whole.add(Results::failure(suite.name, &message)),
+        }
+    }
+    // The end of the log is shown: let it be that of a part that failed.
+    played.sort_by_key(|(_, end, _)| *end != End::Success);
+    for kind in ["log", "results", "shares"] {
+        let of_part = |log: &Path| std::fs::read(log.with_extension(kind)).unwrap_or_default();
+        let text: Vec<u8> = played.iter().flat_map(|(_, _, log)| of_part(log)).collect();
+        let into = log.with_extension(kind);
+        std::fs::write(&into, text).map_err(|e| format!("{}: {e}", into.display()))?;
+    }
+    for (results, ..) in played {
+        whole.add(results);
+    }
+    whole.close(suite.name, if whole.failed.is_empty() { End::Success } else { End::Failure });
+    Ok(whole)
 }
 
 /// This program with another command.
@@ -204,4 +230,28 @@ fn python_with_pytest() -> Option<String> {
     let works =
         |python: &&str| output_of(Command::new(python).args(["-m", "pytest", "--version"])).is_ok();
     candidates.iter().find(|python| works(python)).map(|python| (*python).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::suites::SUITES;
+
+    #[test]
+    fn parts_that_were_not_begun_do_not_hide_the_others() {
+        let suite = SUITES.iter().find(|suite| suite.parts() > 1).expect("one has parts");
+        let folder = std::env::temp_dir().join(format!("xtask-parts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (log, first) = (folder.join("s.log"), folder.join("s-1.log"));
+        std::fs::write(&first, "first\n").expect("written");
+        let part = |passed| (Results { passed, ..Results::default() }, End::Success, first.clone());
+        let whole = together(suite, vec![Ok(part(3)), Err("not begun".to_owned())], &log);
+        let whole = whole.expect("written");
+        assert_eq!((whole.passed, whole.failed.len()), (3, 1));
+        assert!(whole.failed[0].name.ends_with("not begun"));
+        assert_eq!(read(&log), Ok("first\n".to_owned()));
+        let none = together(suite, vec![Ok(part(0)), Ok(part(0))], &log).expect("written");
+        assert!(none.failed[0].name.ends_with("ran no test"));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
 }

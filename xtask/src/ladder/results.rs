@@ -175,7 +175,9 @@ impl Results {
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
+        // Each part of a suite that cannot be played says so.
         self.skipped.extend(other.skipped);
+        self.skipped.dedup();
         self.times.extend(other.times);
         self.to_whole.extend(other.to_whole);
         self.left_out.extend(other.left_out);

@@ -32,10 +32,10 @@ pub(super) enum Kind {
     Checks(&'static str),
     /// `xtask NAME`, which runs cargo tests; libtest's lines are counted.
     Tests(&'static str),
-    /// pytest on one file; `tests/conftest.py` records the results.
+    /// pytest on one file or folder, with nothing beside it; `tests/conftest.py` records the results.
     Pytest(&'static str),
-    /// The same in so many parts side by side, for tests that sleep most of their time; then those
-    /// with the marker `alone` by themselves.
+    /// The same in so many parts, beside parts of other suites, because tests sleep most of their time;
+    /// then those with the marker `alone` by themselves.
     Parts(&'static str, u32),
 }
 
@@ -72,6 +72,14 @@ impl Suite {
         }
     }
 
+    /// The number of parts that are played beside those of other suites; 0: it is played by itself.
+    pub(super) fn parts(&self) -> u32 {
+        match self.kind {
+            Kind::Parts(_, parts) => parts,
+            _ => 0,
+        }
+    }
+
     /// True if one of its tests can be run by itself.
     pub(super) fn runs_tests_alone(&self) -> bool {
         matches!(self.kind, Kind::Cargo(_)) || self.path().is_some()
@@ -84,13 +92,21 @@ const fn app(
     path: &'static str,
     programs: &'static [&'static str],
 ) -> Suite {
-    Suite { name, about, from: Extent::Gate, kind: Kind::Pytest(path), programs }
+    Suite { name, about, from: Extent::Gate, kind: Kind::Parts(path, 1), programs }
 }
 
-/// For a suite that leaves both processors idle most of its time.
+/// For a suite that takes longer than others.
 const fn side_by_side(parts: u32, suite: Suite) -> Suite {
     match suite.kind {
-        Kind::Pytest(path) => Suite { kind: Kind::Parts(path, parts), ..suite },
+        Kind::Parts(path, _) => Suite { kind: Kind::Parts(path, parts), ..suite },
+        _ => suite,
+    }
+}
+
+/// For a suite that looks at all of the machine.
+const fn by_itself(suite: Suite) -> Suite {
+    match suite.kind {
+        Kind::Parts(path, _) => Suite { kind: Kind::Pytest(path), ..suite },
         _ => suite,
     }
 }
@@ -151,13 +167,13 @@ pub(super) const SUITES: &[Suite] = &[
             &["cc"],
         ),
     )),
-    quick(app(
+    quick(by_itself(app(
         "tools",
         "sdp and sdpnetstat, rule file, log and environment, against the real library",
         "tests/tools",
         &[],
-    )),
-    app(
+    ))),
+    by_itself(app(
         "packages",
         "packages made twice, installed, used and removed in a root of their own; a whole root preloaded; walk-throughs",
         "tests/packages",
@@ -165,7 +181,7 @@ pub(super) const SUITES: &[Suite] = &[
             "dpkg-deb", "rpmbuild", "man", "bash", "zsh", "fish", "unshare", "strace", "sudo",
             "cron", "sshd", "xinetd", "telnet", "lsof", "psql", "NPtcp", "iperf", "sockperf",
         ],
-    ),
+    )),
     quick(app(
         "app-redis",
         "redis-server, redis-benchmark, redis-cli, BGSAVE under load",
