@@ -206,30 +206,30 @@ pub(super) const SUITES: &[Suite] = &[
         "tests/apps/test_apache.py",
         &["apache2", "ab", "curl"],
     ),
-    app(
+    whole(app(
         "app-gunicorn",
         "Gunicorn: sync and threaded workers, uploads, sendfile, reload",
         "tests/apps/test_gunicorn.py",
         &["gunicorn", "ab", "curl"],
-    ),
-    app(
+    )),
+    whole(app(
         "app-php-fpm",
         "PHP-FPM behind nginx, FastCGI connections kept and not",
         "tests/apps/test_php_fpm.py",
         &["php-fpm8.2", "nginx", "curl"],
-    ),
+    )),
     app(
         "app-forking",
         "a server in C that forks for each connection",
         "tests/apps/test_forking.py",
         &["cc"],
     ),
-    app(
+    whole(app(
         "app-stress-ng",
         "stress-ng: sockets and descriptors, with its own verification",
         "tests/apps/test_stress_ng.py",
         &["stress-ng"],
-    ),
+    )),
     app(
         "app-memcached",
         "memcached with its threads, Python client",
@@ -266,54 +266,54 @@ pub(super) const SUITES: &[Suite] = &[
         "tests/apps/test_iperf3.py",
         &["iperf3"],
     ),
-    app(
+    whole(app(
         "app-iperf2",
         "iperf 2: 1, 2, 4 and 8 connections",
         "tests/apps/test_iperf2.py",
         &["iperf"],
-    ),
-    app(
+    )),
+    whole(app(
         "app-sockperf",
         "sockperf: ping-pong and throughput with data integrity",
         "tests/apps/test_sockperf.py",
         &["sockperf"],
-    ),
-    app(
+    )),
+    whole(app(
         "app-qperf",
         "qperf: sdp_lat and sdp_bw, which ask for AF_INET_SDP, against tcp_lat and tcp_bw",
         "tests/apps/test_qperf.py",
         &["qperf"],
-    ),
-    app(
+    )),
+    whole(app(
         "app-java",
         "Java: NIO selector and blocking echo",
         "tests/apps/test_java.py",
         &["java", "javac"],
-    ),
-    app(
+    )),
+    whole(app(
         "app-java-sdp",
         "Java: com.sun.sdp.conf; JDBC to PostgreSQL and MariaDB beside a connection kept on TCP",
         "tests/apps/test_java_sdp.py",
         &["java", "javac", "psql", "mariadbd"],
-    ),
-    app(
+    )),
+    whole(app(
         "app-node",
         "Node: streams, io_uring on and off; HTTP with large responses",
         "tests/apps/test_node.py",
         &["node", "curl"],
-    ),
+    )),
     quick(app(
         "app-python",
         "Python: sockets, asyncio, multiprocessing",
         "tests/apps/test_python.py",
         &[],
     )),
-    app(
+    whole(app(
         "app-go",
         "a static Go program at one end, the other preloaded",
         "tests/apps/test_go.py",
         &["go"],
-    ),
+    )),
     app("app-bash", "bash /dev/tcp", "tests/apps/test_bash.py", &["bash"]),
     quick(app(
         "oracle",
