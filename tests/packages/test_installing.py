@@ -34,7 +34,7 @@ def _root(tmp_path):
         for name, text in (("/opt/apt-get", APT), ("/opt/install", (TOP / "tests/install-packages").read_text(encoding="utf-8"))):
             root.path(name).write_text(text, encoding="utf-8")
             root.path(name).chmod(0o755)
-        root.path("/usr/bin/iperf").unlink()
+        root.path("/usr/bin/stress-ng").unlink()
         yield root
     finally:
         root.close()
@@ -65,9 +65,9 @@ def test_nothing_is_started_or_enabled(root, policy, fails):
         root.path(POLICY).unlink(missing_ok=True)
     root.path(CLUSTER).unlink(missing_ok=True)
     before = links(root)
-    done, asked = install(root, "iperf", "gcc", APT_FAILS=fails)
+    done, asked = install(root, "stress-ng", "gcc", APT_FAILS=fails)
     assert done.returncode == int(fails), done.stderr
-    assert [shlex.split(line)[-1] for line in asked] == ["update", "iperf", "101"], asked
+    assert [shlex.split(line)[-1] for line in asked] == ["update", "stress-ng", "101"], asked
     assert "--no-upgrade" in asked[1], asked
     assert links(root) == before, done.stderr
     kept = root.path(POLICY)
@@ -81,11 +81,11 @@ def test_a_dry_run_names_what_is_missing(root):
     """It installs nothing and changes nothing."""
     before = root.written()
     done, asked = install(root, "--dry-run")
-    assert done.returncode == 0 and " iperf" in done.stdout, done.stdout
+    assert done.returncode == 0 and " stress-ng" in done.stdout, done.stdout
     assert not asked and root.written() == before
 
 
 def test_the_gate_needs_no_more_than_the_whole_ladder(root):
     """What only the whole ladder needs is not installed for the gate."""
     missing = [install(root, extent, "--dry-run")[0].stdout for extent in ("--gate", "--whole")]
-    assert " iperf" in missing[1] and "iperf" not in missing[0], missing
+    assert " stress-ng" in missing[1] and "stress-ng" not in missing[0], missing

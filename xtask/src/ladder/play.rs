@@ -64,8 +64,8 @@ impl Player {
                 Ok((Results::from_checks(&output), end))
             }
             Kind::Tests(name) => run_cargo(own(name)?, log, limit_s),
-            Kind::Pytest(path) | Kind::Parts(path, _) => {
-                self.pytest(&self.chosen(path), &[], log, limit_s)
+            Kind::Pytest(_) | Kind::Parts(..) => {
+                self.pytest(&self.chosen(suite), &[], log, limit_s)
             }
         };
         let (mut results, end) = played?;
@@ -94,9 +94,10 @@ impl Player {
         }
     }
 
-    /// Arguments of pytest for a path.
-    fn chosen<'a>(&self, path: &'a str) -> Vec<&'a str> {
-        if self.extent == Extent::Quick { vec![path, "-m", "quick"] } else { vec![path] }
+    /// Arguments of pytest for a suite.
+    fn chosen(&self, suite: &Suite) -> Vec<&'static str> {
+        let marker: &[&str] = if self.extent == Extent::Quick { &["-m", "quick"] } else { &[] };
+        suite.paths().chain(marker.iter().copied()).collect()
     }
 
     /// Runs one part of a suite's tests, or (`alone`) those that want to be alone; with its log.
@@ -111,9 +112,8 @@ impl Player {
         if let Some(results) = self.missing(suite) {
             return Ok((results, End::Success, log));
         }
-        let path = suite.path().unwrap_or_default();
         let only = [("SDP_TEST_PART", part.to_owned())];
-        let (mut results, end) = self.pytest(&self.chosen(path), &only, &log, limit_s)?;
+        let (mut results, end) = self.pytest(&self.chosen(suite), &only, &log, limit_s)?;
         results.close_part(suite.name, end);
         Ok((results, end, log))
     }
@@ -124,7 +124,7 @@ impl Player {
             return Ok(false);
         }
         for name in crate::tidy::files()? {
-            let is_of_suite = suite.path().is_some_and(|path| name.starts_with(path));
+            let is_of_suite = suite.paths().any(|path| name.starts_with(path));
             if is_of_suite && crate::tidy::text_of(&name)?.is_some_and(|t| t.contains(LONELY)) {
                 return Ok(true);
             }
@@ -136,7 +136,7 @@ impl Player {
     fn missing(&self, suite: &Suite) -> Option<Results> {
         let absent = |program: &&str| !is_present(program);
         let mut missing: Vec<&str> = suite.programs.iter().copied().filter(absent).collect();
-        if self.python.is_none() && suite.path().is_some() {
+        if self.python.is_none() && suite.paths().next().is_some() {
             missing.push("pytest");
         }
         let reason = format!("not installed: {}", missing.join(", "));

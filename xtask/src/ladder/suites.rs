@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Checks(&'static str),
     /// `xtask NAME`, which runs cargo tests; libtest's lines are counted.
     Tests(&'static str),
-    /// pytest on one file or folder, with nothing beside it; `tests/conftest.py` records the results.
+    /// pytest on files or folders, with nothing beside it; `tests/conftest.py` records the results.
     Pytest(&'static str),
     /// The same in so many parts, beside parts of other suites, because tests sleep most of their time;
     /// then those with the marker `alone` by themselves.
@@ -65,11 +65,12 @@ impl Suite {
     }
 
     /// What pytest is to run; nothing if it is another's suite.
-    pub(super) fn path(&self) -> Option<&'static str> {
-        match self.kind {
-            Kind::Pytest(path) | Kind::Parts(path, _) => Some(path),
-            Kind::Cargo(_) | Kind::Checks(_) | Kind::Tests(_) => None,
-        }
+    pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> {
+        let paths = match self.kind {
+            Kind::Pytest(paths) | Kind::Parts(paths, _) => paths,
+            Kind::Cargo(_) | Kind::Checks(_) | Kind::Tests(_) => "",
+        };
+        paths.split_whitespace()
     }
 
     /// The number of parts that are played beside those of other suites; 0: it is played by itself.
@@ -82,7 +83,7 @@ impl Suite {
 
     /// True if one of its tests can be run by itself.
     pub(super) fn runs_tests_alone(&self) -> bool {
-        matches!(self.kind, Kind::Cargo(_)) || self.path().is_some()
+        matches!(self.kind, Kind::Cargo(_)) || self.paths().next().is_some()
     }
 }
 
@@ -339,12 +340,22 @@ pub(super) const SUITES: &[Suite] = &[
             &["cc"],
         ),
     ),
-    app(
-        "runtimes",
-        "other ways to a socket: syscall, plug-ins, io_uring, uvloop, Netty, JNI; sandboxes, dropped privileges",
-        "tests/runtimes",
-        &["cc", "musl-gcc", "java", "javac", "mvn"],
+    side_by_side(
+        2,
+        app(
+            "runtimes",
+            "other ways to a socket: syscall, plug-ins, io_uring, musl; sandboxes, dropped privileges",
+            "tests/runtimes/test_confined.py tests/runtimes/test_musl.py tests/runtimes/test_seccomp.py \
+             tests/runtimes/test_ways.py",
+            &["cc", "musl-gcc"],
+        ),
     ),
+    whole(app(
+        "runtimes-fetched",
+        "uvloop, Netty, JNI",
+        "tests/runtimes/test_java.py tests/runtimes/test_uvloop.py",
+        &["cc", "java", "javac", "mvn"],
+    )),
     app(
         "chaos",
         "random deaths, stops and shortages under load, thousands of connections, by seed",
