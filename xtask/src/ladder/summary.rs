@@ -61,7 +61,7 @@ pub(super) fn print_left(outcomes: &[Outcome], unplayed: &[&Suite], player: &Pla
         counted.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
     };
     let mut of_suites = counts(|results| results.to_whole.len());
-    if !player.skips().is_empty() {
+    if !player.skips().is_empty() && outcomes.iter().any(|outcome| outcome.name == "unit") {
         let separator = if of_suites.is_empty() { "" } else { ", " };
         of_suites += &format!("{separator}unit {}", player.skips().len());
     }
