@@ -34,7 +34,7 @@ usage: cargo xtask COMMAND
                              --only: suites whose name starts with NAME
   soak [MINUTES] [--seed N]  the tests that have seeds, with new ones, for so long (60); what was
                              found is in target/soak.md
-  tidy                       formatting, lints, crate directions, words, unsafe, module docs
+  tidy [CHECK]...            formatting, lints, crate directions, words, lengths, unsafe, module docs
   abi                        what libsdp.so exports, imports and relocates
   models [--long]            models of the shared-memory protocols, and their weakened twins
   package [--no-build] [--output DIR]
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Some("demo") => no_arguments(rest).and_then(|()| demo::run_demo()),
         Some("test") => ladder::Options::parse(rest).and_then(|options| ladder::run(&options)),
         Some("soak") => soak::run(rest),
-        Some("tidy") => no_arguments(rest).and_then(|()| tidy::check_all()),
+        Some("tidy") => tidy::check(rest),
         Some("models") => models::check_all(rest),
         Some("package") => package::make(rest),
         Some("miri") => no_arguments(rest).and_then(|()| models::interpret()),

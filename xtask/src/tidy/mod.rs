@@ -4,12 +4,15 @@
 //! closing lines (`check NAME: ok`) are what the test ladder counts.
 
 mod cites;
+mod counts;
 mod directions;
+mod functions;
 mod lexer;
 mod prose;
 mod results;
 mod rooms;
 mod source;
+mod subjects;
 mod words;
 
 use std::path::PathBuf;
@@ -22,13 +25,19 @@ const MAX_SHOWN: usize = 40;
 
 type Check = fn() -> Result<Vec<String>, String>;
 
-const CHECKS: &[(&str, Check)] = &[
+const CHECKS: [(&str, Check); 22] = [
     ("format", format),
     ("directions", directions::directions),
     ("dependencies", directions::dependencies),
     ("rooms", rooms::rooms),
+    ("plan", rooms::plan),
+    ("circles", rooms::circles),
     ("words", words::check),
     ("length", source::length),
+    ("functions", functions::length),
+    ("riddles", counts::riddles),
+    ("cells", counts::cells),
+    ("subjects", subjects::subjects),
     ("prose", prose::wrapped),
     ("links", prose::links),
     ("map", prose::named_functions),
@@ -41,9 +50,15 @@ const CHECKS: &[(&str, Check)] = &[
     ("lints", lints),
 ];
 
-/// Runs every check and fails if one of them found something or could not run.
-pub(crate) fn check_all() -> Result<(), String> {
-    report("tidy", CHECKS.iter().map(|(name, check)| (*name, check())))
+/// Runs every check, or those that are named, and fails if one found something or could not run.
+pub(crate) fn check(names: &[String]) -> Result<(), String> {
+    if let Some(name) = names.iter().find(|name| !CHECKS.iter().any(|(known, _)| known == name)) {
+        let known = CHECKS.map(|(known, _)| known).join(", ");
+        return Err(format!("tidy: no such check: {name}; there are {known}"));
+    }
+    let chosen =
+        CHECKS.iter().filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name));
+    report("tidy", chosen.map(|(name, check)| (*name, check())))
 }
 
 /// Prints the findings of each check and its closing line; an error if any check did not pass.

@@ -10,8 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{files, text_of};
 
+mod inner;
+mod plan;
 mod uses;
 
+use inner::Uses;
+pub(super) use plan::plan;
 use uses::Arrow;
 
 /// Where the rooms are.
@@ -19,6 +23,12 @@ const TOP: &str = "crates/sdp-socket/src";
 
 /// The arrows that are known and wait to be cut.
 const KNOWN: &str = include_str!("rooms.txt");
+
+/// A bound on floors may be higher than their number by so many.
+const FLOORS_SLACK: usize = 2;
+
+/// Floors and circles of files that there may be in a room or a crate: `NAME FLOORS CIRCLES`.
+const INNER: &str = include_str!("inner.txt");
 
 /// Room, and the rooms that it may use, from the top of the house down.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -67,6 +77,103 @@ pub(super) fn rooms() -> Result<Vec<String>, String> {
     let mut found = findings(&up, KNOWN);
     found.extend(misplaced(&sources));
     Ok(found)
+}
+
+/// In each room of the socket layer, and in each other crate, the files stand on no more floors and
+/// use each other in no more circles than `inner.txt` says.
+pub(super) fn circles() -> Result<Vec<String>, String> {
+    let mut counted = BTreeMap::new();
+    let mut in_circles = 0;
+    for (name, uses) in parts()? {
+        let (floors, cycles) = floors_of(&uses);
+        for cycle in &cycles {
+            println!("circles: {name}: {}", cycle.join(", "));
+        }
+        println!("circles: {name}: {floors} floors, {} circles", cycles.len());
+        in_circles += cycles.iter().map(Vec::len).sum::<usize>();
+        counted.insert(name, (floors, cycles.len()));
+    }
+    let circles: usize = counted.values().map(|(_, circles)| circles).sum();
+    println!("circles: {circles} circles of files, through {in_circles} files");
+    Ok(inner_findings(&counted, INNER))
+}
+
+/// The uses inside each room of the socket layer, and inside each other crate.
+fn parts() -> Result<BTreeMap<String, Uses>, String> {
+    let mut found = BTreeMap::new();
+    for (name, sources) in crates()? {
+        let graph = inner::graph(&sources);
+        if format!("crates/{name}/src") != TOP {
+            found.insert(name, graph);
+            continue;
+        }
+        for (room, _) in ROOMS {
+            let is_in = |file: &str| file.split('/').next() == Some(room);
+            let inside = graph.iter().filter(|(from, to)| is_in(from) && is_in(to));
+            found.insert(format!("{name}/{room}"), inside.cloned().collect());
+        }
+    }
+    Ok(found)
+}
+
+/// The sources of each crate, by its folder's name; names of files as seen from its `src`.
+fn crates() -> Result<BTreeMap<String, Vec<(String, String)>>, String> {
+    let mut found: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for name in files()? {
+        let text = name.to_string_lossy();
+        let Some((of, inside)) = text.strip_prefix("crates/").and_then(|t| t.split_once("/src/"))
+        else {
+            continue;
+        };
+        if inside.ends_with(".rs")
+            && let Some(code) = text_of(&name)?
+        {
+            found.entry(of.to_owned()).or_default().push((inside.to_owned(), code));
+        }
+    }
+    Ok(found)
+}
+
+/// Floors and circles of files that use each other.
+fn floors_of(uses: &Uses) -> (usize, Vec<Vec<&str>>) {
+    let files: BTreeSet<&str> = uses.iter().flat_map(|(a, b)| [a.as_str(), b.as_str()]).collect();
+    let files: Vec<&str> = files.into_iter().collect();
+    let pairs = uses.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    floors_and_cycles(&files, &pairs)
+}
+
+/// What differs between what was counted and what may be. A part that has no line may have as many
+/// floors as it likes, and no circle.
+fn inner_findings(counted: &BTreeMap<String, (usize, usize)>, known: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut bounds = BTreeMap::new();
+    for line in known.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let numbers: Vec<usize> = words[1..].iter().filter_map(|word| word.parse().ok()).collect();
+        match numbers[..] {
+            [floors, circles] => _ = bounds.insert(words[0], (floors, circles)),
+            _ => found.push(format!("xtask/src/tidy/inner.txt: {line}: not `NAME FLOORS CIRCLES`")),
+        }
+    }
+    for (name, (floors, circles)) in counted {
+        let (most_floors, most_circles) = bounds.remove(name.as_str()).unwrap_or((usize::MAX, 0));
+        if *floors > most_floors {
+            found.push(format!("{name}: files on {floors} floors, at most {most_floors}"));
+        }
+        if *circles > most_circles {
+            found.push(format!("{name}: {circles} circles of files, at most {most_circles}"));
+        }
+        // A floor less or two may be an accident.
+        let has_fallen = *circles < most_circles
+            || (most_floors < usize::MAX && *floors + FLOORS_SLACK < most_floors);
+        if has_fallen {
+            found.push(format!("xtask/src/tidy/inner.txt: {name}: now {floors} {circles}"));
+        }
+    }
+    found.extend(
+        bounds.keys().map(|name| format!("xtask/src/tidy/inner.txt: {name}: no such part")),
+    );
+    found
 }
 
 fn names() -> Vec<&'static str> {
@@ -195,6 +302,30 @@ mod tests {
                 "xtask/src/tidy/rooms.rs: wake: there is no such folder",
             ]
         );
+    }
+
+    #[test]
+    fn a_new_circle_a_new_floor_and_a_stale_bound_are_found() {
+        let uses = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Uses>()
+        };
+        let count = |pairs: &[(&str, &str)]| {
+            let uses = uses(pairs);
+            let (floors, cycles) = floors_of(&uses);
+            BTreeMap::from([("c".to_owned(), (floors, cycles.len()))])
+        };
+        let straight = count(&[("a.rs", "b.rs"), ("b.rs", "c.rs")]);
+        let circle = count(&[("a.rs", "b.rs"), ("b.rs", "a.rs")]);
+        assert_eq!(inner_findings(&straight, "# why\nc 3 0\n"), [""; 0]);
+        assert_eq!(inner_findings(&circle, "c 1 1\n"), [""; 0]);
+        assert_eq!(inner_findings(&circle, "").len(), 1);
+        assert_eq!(inner_findings(&circle, "c 1 0\n").len(), 1);
+        assert_eq!(inner_findings(&straight, "c 2 0\n").len(), 1);
+        assert_eq!(inner_findings(&straight, "c 3 1\n").len(), 1);
+        assert_eq!(inner_findings(&straight, "c 5 0\n"), [""; 0]);
+        assert_eq!(inner_findings(&straight, "c 6 0\n").len(), 1);
+        assert_eq!(inner_findings(&straight, "c 3 0\nd 1 1\n").len(), 1);
+        assert_eq!(inner_findings(&straight, "c 3\n").len(), 1);
     }
 
     #[test]

@@ -13,29 +13,33 @@ use crate::tidy::lexer::code_only;
 pub(super) type Arrow = (String, String);
 
 /// A path that the code names, from the top of the crate, and the name that it is bound to.
-type Named = (Vec<String>, String);
+pub(super) type Named = (Vec<String>, String);
 
 /// A source file without its tests.
-struct File<'a> {
-    name: &'a str,
-    code: String,
+pub(super) struct File<'a> {
+    pub(super) name: &'a str,
+    pub(super) code: String,
     /// Where it stands in the crate: `["conn", "slot"]`.
-    module: Vec<String>,
+    pub(super) module: Vec<String>,
 }
 
-/// The uses of other rooms in these files. `rooms`: the folders that are rooms.
-pub(super) fn arrows(sources: &[(String, String)], rooms: &[&str]) -> BTreeSet<Arrow> {
+/// The files that do not exist in tests only.
+pub(super) fn without_test_files(sources: &[(String, String)]) -> Vec<File<'_>> {
     let tests: BTreeSet<String> =
         sources.iter().flat_map(|(name, text)| test_modules(name, text)).collect();
-    let files: Vec<File<'_>> = sources
-        .iter()
-        .filter(|(name, _)| !is_test(name, &tests))
+    let files = sources.iter().filter(|(name, _)| !is_test(name, &tests));
+    files
         .map(|(name, text)| File {
             name,
             code: without_tests(&code_only(text)),
             module: module_of(name),
         })
-        .collect();
+        .collect()
+}
+
+/// The uses of other rooms in these files. `rooms`: the folders that are rooms.
+pub(super) fn arrows(sources: &[(String, String)], rooms: &[&str]) -> BTreeSet<Arrow> {
+    let files = without_test_files(sources);
     let offered: BTreeMap<String, Vec<String>> =
         files.iter().flat_map(|file| re_exports(file, rooms)).collect();
 
@@ -85,14 +89,7 @@ fn origin(mut path: Vec<String>, offered: &BTreeMap<String, Vec<String>>) -> Vec
 /// What a file passes on of another room, under the names that others can write for it.
 fn re_exports(file: &File<'_>, rooms: &[&str]) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
-    for (at, _) in file.code.match_indices("use ") {
-        let before = file.code[..at].trim_end();
-        let is_public = before.ends_with("pub") || (before.ends_with(')') && is_pub_in(before));
-        if !is_public {
-            continue;
-        }
-        let tree = &file.code[at + "use ".len()..];
-        let tree = tree.split(';').next().unwrap_or_default();
+    for tree in public_uses(&file.code) {
         let mut named = paths(tree, &file.module);
         if file.module.is_empty() {
             // In `lib.rs` a path may begin with a room.
@@ -117,13 +114,32 @@ fn re_exports(file: &File<'_>, rooms: &[&str]) -> Vec<(String, Vec<String>)> {
     found
 }
 
+/// What stands behind each `pub use`, of any extent.
+pub(super) fn public_uses(code: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("use ") {
+        let before = code[..at].trim_end();
+        if before.ends_with("pub") || (before.ends_with(')') && is_pub_in(before)) {
+            found.push(code[at + "use ".len()..].split(';').next().unwrap_or_default());
+        }
+    }
+    found
+}
+
+/// The paths of a tree that begins with a module of this one, from the top of the crate.
+pub(super) fn relative(tree: &str, module: &[String]) -> Vec<Named> {
+    let mut found = Vec::new();
+    take_tree(tree.trim_start().trim_start_matches("self::"), module, &mut found);
+    found
+}
+
 /// Whether the code ends in `pub(…)`.
 fn is_pub_in(code: &str) -> bool {
     code.rfind('(').is_some_and(|at| code[..at].ends_with("pub"))
 }
 
 /// The names that follow `module::` in the code.
-fn names_in(code: &str, module: &str) -> BTreeSet<String> {
+pub(super) fn names_in(code: &str, module: &str) -> BTreeSet<String> {
     let start = format!("{module}::");
     code.match_indices(&start)
         .filter(|(at, _)| !code[..*at].ends_with(|c: char| is_word(c) || c == ':'))
@@ -220,7 +236,7 @@ fn block_end(code: &str, open: usize) -> usize {
 
 /// Every path of the code that begins with `crate::`, `$crate::` or `super::`, groups of `use`
 /// taken apart.
-fn paths(code: &str, module: &[String]) -> Vec<Named> {
+pub(super) fn paths(code: &str, module: &[String]) -> Vec<Named> {
     let inline = inline_modules(code);
     let mut found = Vec::new();
     for (at, _) in code.match_indices("crate::") {
