@@ -12,6 +12,7 @@ pub mod blake2s;
 pub mod consumer;
 pub mod identity;
 pub mod marker;
+pub mod parting;
 pub mod producer;
 pub mod scan;
 

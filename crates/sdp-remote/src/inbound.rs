@@ -816,8 +816,11 @@ impl Inbound {
         }
         match marker.kind {
             Kind::Proof => io.shared.prove(meeting),
-            Kind::Dead if meeting == io.shared.meeting() && io.shared.has_link() => {
-                io.shared.link_died();
+            Kind::Dead if meeting == io.shared.meeting() => {
+                io.shared.peer_stays();
+                if io.shared.has_link() {
+                    io.shared.link_died();
+                }
             }
             Kind::Leave => io.shared.peer_asks_to_leave(),
             Kind::Return if marker.follows == 0 && self.foreseen_return == Some(marker.stream) => {

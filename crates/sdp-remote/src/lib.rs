@@ -54,6 +54,7 @@ pub use meeting::{Agreement, Meeting, MeetingError, Role};
 pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait, Writable};
 pub use ring::copy_ring;
 pub use sdp_guard::identity::{Carrier as Identity, Prefix};
+pub use sdp_guard::parting::{Carried, Speech};
 pub use shared::{Reason, Shared};
 
 /// A new queue pair: both halves begin with it. Both locks are held.

@@ -3,6 +3,7 @@
 
 use sdp_guard::{
     marker::{MARKER_LEN, Seal},
+    parting::Silence,
     producer::{Lane, Link, Producer},
 };
 use sdp_proto::{
@@ -19,6 +20,7 @@ use crate::{Agreement, Carrier, CarrierError, PayloadCarrier, Reason, Role, Shar
 
 mod carrier;
 mod due;
+mod quiet;
 mod steady;
 mod watch;
 
@@ -163,6 +165,10 @@ pub struct Outbound {
     peer_bufs: u16,
     /// Markers to write: `SAY_…`.
     says: u8,
+    /// Behind the queue pair's end.
+    silence: Silence,
+    /// The connection is about to end: nothing is said of its queue pair any more.
+    closes: bool,
     /// Our PROOF of this meeting was written.
     is_proof_written: bool,
     partial: Option<Partial>,
@@ -233,6 +239,8 @@ impl Outbound {
             meeting: 0,
             peer_bufs: 0,
             says: 0,
+            silence: Silence::new(),
+            closes: false,
             is_proof_written: false,
             partial: None,
             leave: Leave::No,
@@ -270,6 +278,7 @@ impl Outbound {
         self.stage = Stage::Proving;
         self.says = if met.role == Role::Acceptor { SAY_PROOF } else { 0 };
         self.is_proof_written = false;
+        self.silence.end();
         (self.is_inviting, self.is_invite_sent) = (false, false);
         (self.starved_since, self.silent, self.signalled) = (None, 0, None);
         (self.learnt, self.lates) = (0, 0);
@@ -500,11 +509,16 @@ impl Outbound {
         &mut self,
         io: &mut SendContext<'_, T, C>,
     ) -> Result<Option<u64>, SendError> {
+        let was_alive = io.shared.has_link() && !io.shared.is_link_dead();
         self.catch_up(io)?;
         let last = self.last;
         self.post_control(io);
         if self.last != last {
             self.catch_up(io)?;
+        }
+        if was_alive && io.shared.is_link_dead() {
+            // The peer may have closed: whether anything may be written now is to be asked first.
+            return Ok(Some(io.now));
         }
         self.flush_to_carrier(io)?;
         let watched = self.signalled.map(|(_, since)| since.saturating_add(SILENT_NS));
@@ -622,6 +636,7 @@ impl Outbound {
         if io.shared.is_link_dead() {
             self.link_died(io.shared);
         }
+        self.leave_unsaid(io.shared);
         if self.must_answer(io.shared) {
             (self.must_hold, self.is_kept_off) = (true, true);
         }

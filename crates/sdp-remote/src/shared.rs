@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use sdp_guard::{consumer, marker::BadMarker, producer};
+use sdp_guard::{consumer, marker::BadMarker, parting::Known, producer};
 use sdp_proto::{Ack, Exchange, PeerCredit, Violation};
 
 use crate::Agreement;
@@ -41,6 +41,12 @@ const INVITED: u32 = 1 << 4;
 const LINK: u32 = 1 << 5;
 /// It is proven in both directions.
 const UP: u32 = 1 << 6;
+/// The peer has ended the queue pair, and knows that it is dead.
+const PARTED: u32 = 1 << 7;
+/// The peer has said behind its end that it goes on.
+const STAYS: u32 = 1 << 8;
+/// What a meeting leaves behind for the next one.
+const KEPT: u32 = BROKEN | PEER_LEAVES;
 
 /// The state that both halves of one connection share.
 #[derive(Debug)]
@@ -118,6 +124,16 @@ impl Shared {
         self.set(LINK_DEAD);
     }
 
+    /// The peer has ended the queue pair, by the connection manager's word. Any thread.
+    pub fn peer_parted(&self) {
+        self.set(LINK_DEAD | PARTED);
+    }
+
+    /// What is known of the peer behind the queue pair's end (G10).
+    pub(crate) fn known(&self) -> Known {
+        Known { has_parted: self.has(PARTED), stays: self.has(STAYS) }
+    }
+
     /// True if the peer broke a rule: the connection is to be reset.
     pub fn is_broken(&self) -> bool {
         self.has(BROKEN)
@@ -138,12 +154,12 @@ impl Shared {
         self.credit.store(0, Ordering::Relaxed);
         self.pending.store(0, Ordering::Relaxed);
         self.set_ack(Ack { bufs: met.local.bufs, mseq_ack: 0, empty: 0 });
-        let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
+        let kept = self.flags.load(Ordering::Relaxed) & KEPT;
         self.flags.store(kept | LINK, Ordering::Release);
     }
 
     pub(crate) fn end(&self) {
-        let kept = self.flags.load(Ordering::Relaxed) & (BROKEN | PEER_LEAVES);
+        let kept = self.flags.load(Ordering::Relaxed) & (KEPT | PARTED | STAYS);
         self.flags.store(kept, Ordering::Release);
     }
 }
@@ -161,7 +177,11 @@ impl Shared {
     }
 
     pub(crate) fn peer_asks_to_leave(&self) {
-        self.set(PEER_LEAVES);
+        self.set(PEER_LEAVES | STAYS);
+    }
+
+    pub(crate) fn peer_stays(&self) {
+        self.set(STAYS);
     }
 
     pub(crate) fn is_invited(&self) -> bool {

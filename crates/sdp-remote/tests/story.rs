@@ -343,6 +343,9 @@ fn posted_work_that_never_completes_is_resumed_after_300_ms() {
     assert!(!pair.acceptor.shared.is_link_dead());
     let _ = pair.acceptor.tend(now + 301_000_000);
     assert!(pair.acceptor.shared.is_link_dead());
+    // Whether the other end may have closed is asked in between.
+    assert_eq!(pair.connector.recv(600, false), Err(RecvError::WouldBlock));
+    let _ = pair.acceptor.tend(now + 301_000_000);
     assert_eq!(pair.connector.recv(600, false), Ok(600));
     assert_eq!(pair.connector.inbound.counts().carrier_bytes, 600);
 }

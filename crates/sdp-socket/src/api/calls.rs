@@ -591,7 +591,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     }
     let Some(conn) = ConnGuard::new(fd, Half::Send) else { return Call::Pass };
     if hosts::is_guarded(&conn) {
-        if how != libc::SHUT_RD && !hosts::finish(&conn, fd) {
+        if how != libc::SHUT_RD && !hosts::finish(&conn, fd, false) {
             carrier::abort(fd); // never a clean end of a stream that has more
         }
         if how != libc::SHUT_WR {

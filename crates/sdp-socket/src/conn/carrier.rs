@@ -24,6 +24,7 @@ use crate::conn::iovec::Buffers;
 /// Bytes of `struct tcp_info` that we read.
 const INFO_BYTES: usize = 232;
 const INFO_STATE: usize = 0;
+const INFO_RTT_US: usize = 68;
 const INFO_BYTES_ACKED: usize = 120;
 const INFO_BYTES_RECEIVED: usize = 128;
 const INFO_NOTSENT_BYTES: usize = 144;
@@ -312,6 +313,36 @@ pub(crate) fn will_reset(fd: c_int) -> bool {
 /// of a wake byte. For a socket that is about to be closed: the option (`TCP_NODELAY`) stays set.
 pub(crate) fn flush(fd: c_int) {
     let _ = fd::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+}
+
+/// Whether the other end has not acknowledged all that this one has sent, or its FIN.
+pub(crate) fn is_under_way(fd: c_int) -> bool {
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    moved(fd).is_ok_and(|moved| match moved.state {
+        FIN_WAIT1 | LAST_ACK | CLOSING => true,
+        ESTABLISHED | CLOSE_WAIT => moved.acked < moved.sent,
+        _ => false,
+    })
+}
+
+/// The kernel's estimate of a round trip.
+pub(crate) fn round_trip_ns(fd: c_int) -> u64 {
+    Info::get(fd).map_or(0, |info| u64::from(info.u32(INFO_RTT_US)) * 1000)
+}
+
+/// Room for `more` bytes in the send buffer of a socket that is about to be closed, as far as this process may have it: a
+/// close does not wait for a reader.
+pub(crate) fn widen(fd: c_int, more: usize) {
+    /// Beyond this a process without rights gets less than the kernel gives by itself.
+    const UNPRIVILEGED: c_int = 212_992;
+    let Ok(size) = fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF) else { return };
+    // The kernel doubles what it is given, and says what it has.
+    let wanted = (size / 2).saturating_add(c_int::try_from(more).unwrap_or(c_int::MAX));
+    let forced = fd::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, wanted);
+    if forced.is_err() && size / 2 < UNPRIVILEGED {
+        let _ = fd::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted);
+    }
 }
 
 /// Resets the connection now: both ends hear of it, and the peer sees no orderly end.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use sdp_remote::SendError;
+use sdp_remote::{Carried, SendError, Speech};
 use sdp_shm::early;
 use sdp_sys::time::monotonic_ns;
 
@@ -49,15 +49,46 @@ pub(super) fn look_around(conn: &Conn) -> Option<u64> {
 
 /// [`tend`], beside a call or a wait of the program.
 ///
-/// A peer that has closed answers anything on the carrier with a reset, which would take its end away from a reader. Behind
-/// the end of a queue pair it hears nothing more until the program has read the end, or calls to send or to close.
+/// A peer that has closed answers anything on the carrier with a reset, which would take its last bytes, or its end, away
+/// from a reader. Behind the end of a queue pair it hears nothing more until the program has read the end, or calls to send
+/// or to close, or the peer is known to stay (G10).
 fn tend_beside(conn: &Conn, pair: &Pair) -> Option<u64> {
-    let has_parted = pair.shared.is_link_dead() || !pair.shared.has_link();
-    let is_over = || conn::number_of(conn).is_none_or(carrier::is_over);
-    if has_parted && !pair.has_ended.load(Ordering::Acquire) && is_over() {
-        return None;
+    if !pair.shared.is_up() || pair.shared.is_link_dead() {
+        // Before a PROOF or DEAD is written: has the peer parted?
+        device::progress_if_ready();
     }
-    tend(conn, pair)
+    let has_parted = pair.shared.is_link_dead() || !pair.shared.has_link();
+    if !has_parted || pair.has_ended.load(Ordering::Acquire) {
+        return tend(conn, pair);
+    }
+    match may_speak(conn, pair)? {
+        Speech::Free => tend(conn, pair),
+        Speech::Quiet => None,
+        Speech::QuietUntil(at) => Some(at),
+    }
+}
+
+/// Whether this end may write to the carrier by itself, behind the end of its queue pair.
+fn may_speak(conn: &Conn, pair: &Pair) -> Option<Speech> {
+    let fd = conn::number_of(conn)?;
+    let carried = match carrier::queued(fd) {
+        _ if carrier::is_over(fd) => Carried::End,
+        Ok(1..) => Carried::Bytes,
+        _ => Carried::Nothing,
+    };
+    let judged = pair.sending_for(conn, Use::Tend, |Sending { outbound, tx, .. }, ring| {
+        let outbound = outbound.as_mut().filter(|_| !pair.is_plain())?;
+        let was_on_sdp = outbound.is_on_sdp();
+        let mut socket = Socket::new(conn, fd);
+        let mut io = pair.context(tx.as_mut(), &mut socket, ring);
+        let learnt = outbound.tend_quietly(&mut io);
+        note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        Some(learnt.map(|()| outbound.may_speak(&pair.shared, carried, monotonic_ns())))
+    })??;
+    if judged.is_err() {
+        reset(conn);
+    }
+    judged.ok()
 }
 
 pub(super) fn tend(conn: &Conn, pair: &Pair) -> Option<u64> {

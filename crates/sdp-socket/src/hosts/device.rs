@@ -397,7 +397,11 @@ fn hear(host: &mut Host<VerbsFabric, PAIRS>, at: usize, event: Event<VerbsFabric
         }
         Event::Lost { number } => {
             if let Some(pair) = pair::get(number) {
-                pair.shared.link_died();
+                // Of a device that was removed the peer may know nothing.
+                match host.fabric().is_lost() {
+                    true => pair.shared.link_died(),
+                    false => pair.shared.peer_parted(),
+                }
                 if let Some(conn) = pair.conn() {
                     doorbell::signal_self(conn.index());
                 }

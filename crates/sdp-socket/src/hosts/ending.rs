@@ -14,7 +14,7 @@ use super::{
     Found,
     device::{DeviceLock, device, drain_one, may_be_slow, with_both},
     finish, forked, is_guarded, is_plain, look,
-    pair::{self, Pair},
+    pair::{self, Pair, Sending},
     places,
 };
 use crate::{
@@ -29,6 +29,11 @@ const LOCK_LOOKS: u32 = 100;
 /// flight.
 const FLUSH_LOOKS: u32 = 10;
 const FLUSH_SLEEP_NS: i64 = 100_000;
+/// How long a close in the middle of a meeting keeps the carrier, beside four round trips, and at most; how long apart it
+/// looks.
+const GRACE_NS: u64 = 10_000_000;
+const GRACE_MOST_NS: u64 = 200_000_000;
+const GRACE_SLEEP_NS: u64 = 500_000;
 /// Of [`Pair::later`]: nothing more is sent by the queue pair; it ends; so do its halves; so does
 /// the connection.
 const STOP: u32 = 1;
@@ -71,15 +76,17 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
 
 /// The process is about to end, and with it the connection; other threads may still send until then.
 pub(crate) fn exiting(conn: &Conn, fd: c_int) {
-    close(conn, fd);
+    if close(conn, fd) {
+        end_meeting(conn, fd);
+    }
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,
 /// whose close follows. In a fork child that is no use of the connection, which its parent goes on
 /// with.
 pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
-    if !forked::closes_for_others(conn, fd) {
-        finish(conn, fd);
+    if !forked::closes_for_others(conn, fd) && finish(conn, fd, true) {
+        end_meeting(conn, fd);
     }
 }
 
@@ -89,7 +96,7 @@ fn close(conn: &Conn, fd: c_int) -> bool {
     if forked::closes_for_others(conn, fd) || is_plain(conn) {
         return false;
     }
-    if !finish(conn, fd) {
+    if !finish(conn, fd, true) {
         carrier::reset_on_close(fd);
         return false;
     }
@@ -108,6 +115,31 @@ fn close(conn: &Conn, fd: c_int) -> bool {
 fn end_stream(conn: &Conn, fd: c_int) {
     if !carrier::will_reset(fd) {
         let _ = fd::shutdown(fd, libc::SHUT_WR);
+        look(conn);
+        end_meeting(conn, fd);
+    }
+}
+
+/// In the middle of a meeting, or where the queue pair has died by itself, the peer may be about to write a marker, which
+/// the kernel of a program that has closed answers with a reset, and throws away what it has not sent (G10). So the queue
+/// pair ends first, and the carrier is kept for as long as the news of that takes, or until all is acknowledged. What has
+/// come by then is read.
+#[cold]
+fn end_meeting(conn: &Conn, fd: c_int) {
+    let Some((number, pair)) = pair::of(conn) else { return };
+    let may_be_spoken_to = |sending: &mut Sending, _: &mut [u8]| {
+        sending.outbound.as_ref().is_some_and(|half| half.may_be_spoken_to(&pair.shared))
+    };
+    if !is_guarded(conn) || pair.is_copy() || pair.sending(conn, may_be_spoken_to) != Some(true) {
+        return;
+    }
+    cut(number, pair);
+    let looks = (GRACE_NS + 4 * carrier::round_trip_ns(fd)).min(GRACE_MOST_NS) / GRACE_SLEEP_NS;
+    for _ in 0..looks {
+        if !carrier::is_under_way(fd) {
+            break;
+        }
+        sdp_sys::time::sleep(GRACE_SLEEP_NS as i64);
         look(conn);
     }
 }

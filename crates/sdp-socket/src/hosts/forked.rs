@@ -343,7 +343,7 @@ pub(super) fn closes_for_others(conn: &Conn, fd: c_int) -> bool {
     // with this one.
     let is_read = || !carrier::is_dead(fd) && matches!(super::look(conn), Some(super::Found::End));
     if carrier::is_over(fd) && !is_read() {
-        let is_whole = super::finish(conn, fd);
+        let is_whole = super::finish(conn, fd, true);
         tell(conn, pair, false);
         return is_whole;
     }

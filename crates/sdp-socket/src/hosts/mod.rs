@@ -721,14 +721,15 @@ pub(crate) fn may_meet() -> bool {
 
 /// Before the kernel ends the sending side, or closes the carrier: messages that are not
 /// acknowledged are given to it. False: that was not possible, and the end would come before the
-/// rest of the stream.
-pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
+/// rest of the stream. `closes`: nobody will read the carrier.
+pub(crate) fn finish(conn: &Conn, fd: c_int, closes: bool) -> bool {
     let Some((_, pair)) = pair::of(conn) else { return true };
     if !is_guarded(conn) || conn.has(Limits::Hostile) || is_plain(conn) {
         return true;
     }
     let end = monotonic_ns() + CLOSE_NS;
     let mut held_until = None;
+    let mut is_widened = false;
     loop {
         let flushed = pair.sending_for(conn, Use::Call, |Sending { outbound, tx, .. }, ring| {
             if pair.is_plain() {
@@ -737,11 +738,20 @@ pub(crate) fn finish(conn: &Conn, fd: c_int) -> bool {
             let outbound = outbound.as_mut()?;
             // The end of a direction, by the carrier: it does not count as a demotion.
             outbound.to_kernel();
+            if closes {
+                outbound.close();
+            }
             let mut socket = Socket::new(conn, fd);
             let mut io = pair.context(tx.as_mut(), &mut socket, ring);
             Some(outbound.flush(&mut io))
         });
         match flushed.flatten() {
+            // The kernel's part of a close does not wait for a reader, and this one not for long.
+            Some(Err(SendError::Wait(Wait::Carrier)))
+                if closes && !core::mem::replace(&mut is_widened, true) =>
+            {
+                carrier::widen(fd, pair::RING);
+            }
             Some(Err(SendError::Wait(wait))) if monotonic_ns() < end => {
                 let events = if wait == Wait::Carrier { libc::POLLOUT } else { 0 };
                 let mut fds = [libc::pollfd { fd, events, revents: 0 }];

@@ -1,0 +1,68 @@
+//! Behind the end of a queue pair, and before that of the connection: what is not written to the
+//! carrier, because the peer may have closed, or this end is about to (G10).
+
+use sdp_guard::{
+    parting::{Carried, Speech},
+    producer::{Lane, Link},
+};
+use sdp_rdma::fabric::SendQueue;
+
+use super::{Leave, Outbound, SAY_DEAD, SAY_PROOF, SendContext, SendError};
+use crate::{Carrier, Shared};
+
+impl Outbound {
+    /// Whether this end may write to the carrier by itself, behind its queue pair's end: else
+    /// [`Outbound::tend_quietly`] takes the place of [`Outbound::tend`]. What the program sends may
+    /// always go.
+    pub fn may_speak(&mut self, shared: &Shared, carried: Carried, now: u64) -> Speech {
+        let owes = self.owes(shared);
+        self.silence.judge(shared.known(), carried, owes, now)
+    }
+
+    /// Whether the peer would miss something if nothing were written.
+    fn owes(&self, shared: &Shared) -> bool {
+        let leaves = !matches!(self.leave, Leave::No | Leave::Gone);
+        let may_say_dead = self.producer.link() == Link::Up && !shared.known().has_parted;
+        let has_bytes = match (self.producer.lane(), self.producer.backlog()) {
+            (_, Some(backlog)) => backlog.from < backlog.to,
+            (Lane::Sdp, None) => self.producer.has_unacknowledged(),
+            _ => false,
+        };
+        let has_markers = self.says != 0 || self.partial.is_some() || self.must_hold || leaves;
+        has_markers || may_say_dead || has_bytes || self.must_answer(shared)
+    }
+
+    /// Learns the events since the last call, and writes nothing to the carrier.
+    ///
+    /// # Errors
+    /// [`SendError::Broken`] only.
+    pub fn tend_quietly<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
+        self.catch_up(io)
+    }
+
+    /// The connection is about to be closed: the peer could answer what this end would say of its
+    /// queue pair, and the kernel of a program that has closed answers that with a reset.
+    pub const fn close(&mut self) {
+        self.closes = true;
+    }
+
+    /// True if the peer may write something of the queue pair to the carrier at any moment: in the
+    /// middle of a meeting, and where the queue pair has died without a word of the peer.
+    pub fn may_be_spoken_to(&self, shared: &Shared) -> bool {
+        let is_dead = !shared.has_link() || shared.is_link_dead();
+        self.meeting != 0 && !shared.known().has_parted && (is_dead || !shared.is_up())
+    }
+
+    /// Forgets what need not be said: a peer that has ended the queue pair knows that it is dead.
+    pub(super) fn leave_unsaid(&mut self, shared: &Shared) {
+        if self.says & SAY_DEAD != 0 && (self.closes || shared.known().has_parted) {
+            self.says &= !SAY_DEAD;
+        }
+        if self.closes {
+            self.says &= !SAY_PROOF;
+        }
+    }
+}

@@ -1,0 +1,43 @@
+"""An end that closes with bytes still in its carrier, between two hosts: every byte and the end of the stream arrive.
+
+`SDP_TEST_PLAYS`: how many connections part in each way; 200 for the long run.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from .test_verbs import ADDRESSES, LIMIT_S, PORT, by_sdp, built, hosts, pytestmark
+
+__all__ = ["built", "hosts", "pytestmark"]
+PROGRAM = Path(__file__).parent / "programs" / "parting.py"
+PLAYS = int(os.environ.get("SDP_TEST_PLAYS", "10"))
+WHOLE = 60 * 1024 + 256 * 1024
+# The carrier is paced where bytes leave the client: what it has closed with stays in its kernel for a while.
+PACED = "root tbf rate 60mbit burst 16kb limit 1mb".split()
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["close", "shutdown", "linger", "exit", "kill"])
+@pytest.mark.parametrize("settings", [(), ("promote_calls=0", "promote_bytes=0")], ids=["default", "eager"])
+def test_every_byte_before_the_end(hosts, how, settings):
+    """The client parts right behind its last send."""
+    hosts.enter(1, "tc", "qdisc", "add", "dev", "wire1", *PACED)
+    found = hosts.path / "found"
+    server = hosts.start(0, "server", "serve", PORT, PLAYS, found, program=PROGRAM, settings=settings)
+    hosts.listens()
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, PLAYS, how, program=PROGRAM, settings=settings)
+    limit = LIMIT_S * (1 + PLAYS // 20)
+    _, err = client.communicate(timeout=limit)
+    assert client.returncode == 0, err
+    _, err = server.communicate(timeout=limit)
+    assert server.returncode == 0, err
+    # Of a process that was killed nobody knows that it had sent all.
+    ends = ("end", "ECONNRESET") if how == "kill" else ("end",)
+    came = json.loads(found.read_text())
+    lost = [one for one in came if (one["got"], one["right"]) != (WHOLE, True) or one["end"] not in ends]
+    assert len(came) == PLAYS and not lost, lost
+    server = json.loads((hosts.path / "server.json").read_text())
+    assert server["fabrics"]["verbs"] > 0 and by_sdp(server) > 0, server
