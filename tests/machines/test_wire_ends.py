@@ -14,6 +14,9 @@ from machines.test_between import Exchange, equal_sums
 from machines.test_programs import report
 
 IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
+PARTING = Path(__file__).parent.parent / "faults" / "programs" / "parting.py"
+# Bytes of each of its connections.
+PARTED = 60 * 1024 + 256 * 1024
 SURVIVOR = Path(__file__).parent / "programs" / "survivor.py"
 PORT = 7090
 FILE = "/tmp/silent"
@@ -65,6 +68,26 @@ def test_the_device_comes_back(pair, ladder, machine):
         assert end["demotions"].get("lane-lost", 0) >= 1, end
         # Both halves got onto the queue pair, and again.
         assert end["switches"]["promoted"] >= 4, end
+
+
+@pytest.mark.integrity
+def test_a_client_parts(pair, ladder):
+    """Each connection's client closes right behind its last send, and its server reads slowly: all arrives, and the end.
+    `SDP_TEST_PLAYS` connections, 20 in the long run."""
+    run = f"{ladder.artifacts.sdp} run --no-config --set fabrics=shm,verbs --report /tmp/parting-%s.json -- "
+    run += f"/usr/bin/python3 {PARTING} "
+    plays = int(os.environ.get("SDP_TEST_PLAYS", "4"))
+    asked = pair.a.start(run % "server" + f"serve {PORT} {plays} /tmp/parted", user="games")
+    pair.a.wait_listening(PORT)
+    client = pair.b.start(run % "client" + f"ask {pair.a.address} {PORT} {plays} close 10", user="nobody")
+    for program in (client, asked):
+        done = program.wait(EVENT_S + 30 * plays)
+        assert done.status == 0, done
+    came = json.loads(pair.a.run("cat /tmp/parted; rm /tmp/parted").out)
+    end = report(pair.a, "parting-server")
+    print(json.dumps([came, end]))
+    assert [(one["got"], one["right"], one["end"]) for one in came] == [(PARTED, True, "end")] * plays, came
+    assert end["fabrics"]["verbs"] > 0 and end["bytes"]["sdp_received"] > 0, end
 
 
 def survive(pair, ladder, how, silence):

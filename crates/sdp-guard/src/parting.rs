@@ -58,15 +58,15 @@ impl Silence {
         self.since = None;
     }
 
-    /// The rule. `owes`: something is to be written without which the peer would miss something.
-    pub fn judge(&mut self, known: Known, carried: Carried, owes: bool, now: u64) -> Speech {
+    /// The rule. `is_due`: something is to be written without which the peer would miss something.
+    pub fn judge(&mut self, known: Known, carried: Carried, is_due: bool, now: u64) -> Speech {
         if carried == Carried::End {
             return Speech::Quiet;
         }
         if known.stays {
             return Speech::Free;
         }
-        if !owes {
+        if !is_due {
             return Speech::Quiet;
         }
         if carried == Carried::Bytes {

@@ -165,7 +165,6 @@ pub struct Outbound {
     peer_bufs: u16,
     /// Markers to write: `SAY_…`.
     says: u8,
-    /// Behind the queue pair's end.
     silence: Silence,
     /// The connection is about to end: nothing is said of its queue pair any more.
     closes: bool,

@@ -1,10 +1,10 @@
 """A client that parts with bytes still on their way: each connection sends 60 messages of 1 KiB and 256 KiB, and ends.
 
     parting.py serve PORT PLAYS FILE
-    parting.py ask ADDRESS PORT PLAYS HOW
+    parting.py ask ADDRESS PORT PLAYS HOW [SLOWER]
 
 HOW the client parts: `close`, `shutdown` (and close), `linger` (SO_LINGER with time), `exit` and `kill` (of a process for
-each connection). The server reads slowly, at a pace that the number of the connection chooses, and writes a line of JSON
+each connection). SLOWER: how much longer it rests between messages, on slow machines. The server reads slowly, at a pace that the number of the connection chooses, and writes a line of JSON
 to FILE: for each connection how many bytes came, whether they were right, and how the stream ended.
 """
 
@@ -39,7 +39,7 @@ def serve(port, plays, file):
         got, is_right, end = 0, True, "end"
         try:
             while part := connection.recv(size):
-                is_right = is_right and part == PATTERN[got % 251:][:len(part)] if got % 251 + len(part) <= len(PATTERN) else False
+                is_right = is_right and part == PATTERN[got % 251:][:len(part)]
                 got += len(part)
                 time.sleep(pause)
         except OSError as error:
@@ -50,11 +50,11 @@ def serve(port, plays, file):
         json.dump(found, out)
 
 
-def send(address, port, play, paces=PACES):
+def send(address, port, play, paces, slower=1):
     connection = socket.create_connection((address, port))
     for i in range(MESSAGES):
         connection.sendall(PATTERN[i * MESSAGE:][:MESSAGE])
-        time.sleep(paces[play % len(paces)])
+        time.sleep(paces[play % len(paces)] * slower)
     connection.sendall(PATTERN[MESSAGES * MESSAGE:WHOLE])
     return connection
 
@@ -71,13 +71,13 @@ def part(connection, how):
     connection.close()
 
 
-def ask(address, port, plays, how):
+def ask(address, port, plays, how, slower):
     for play in range(plays):
         if how in ("exit", "kill"):
             one = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, __file__, "one", address, str(port), str(play), how])
             assert one == (0 if how == "exit" else -signal.SIGKILL), one
         else:
-            part(send(address, port, play), how)
+            part(send(address, port, play, PACES, slower), how)
 
 
 if __name__ == "__main__":
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     elif what == "one":
         part(send(words[0], int(words[1]), int(words[2]), SLOW_PACES), words[3])
     else:
-        ask(words[0], int(words[1]), int(words[2]), words[3])
+        ask(words[0], int(words[1]), int(words[2]), words[3], float((words[4:] or ["1"])[0]))

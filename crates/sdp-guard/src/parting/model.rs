@@ -114,6 +114,9 @@ impl State {
     }
 }
 
+/// What a step does.
+type Act<'a> = &'a dyn Fn(&mut State);
+
 impl Parting {
     fn judge(&self, s: &mut State, end: usize) -> Speech {
         let here = s.carriers[1 - end].get(..s.arrived[1 - end]).unwrap_or_default();
@@ -125,8 +128,8 @@ impl Parting {
             Carried::Bytes
         };
         let me = &mut s.ends[end];
-        let owes = me.owes_dead && !me.known.has_parted || me.owes_proof || me.owes_kernel;
-        me.silence.judge(me.known, carried, owes, me.now)
+        let is_due = me.owes_dead && !me.known.has_parted || me.owes_proof || me.owes_kernel;
+        me.silence.judge(me.known, carried, is_due, me.now)
     }
 
     fn speak(&self, s: &mut State, end: usize) {
@@ -144,12 +147,7 @@ impl Parting {
         }
     }
 
-    fn end_steps(
-        &self,
-        s: &State,
-        end: usize,
-        add: &mut dyn FnMut(&'static str, &dyn Fn(&mut State)),
-    ) {
+    fn end_steps(&self, s: &State, end: usize, add: &mut dyn FnMut(&'static str, Act<'_>)) {
         let (me, other) = (&s.ends[end], 1 - end);
         if me.is_closed {
             return;
@@ -207,8 +205,8 @@ impl Parting {
                 s.write(end, Item::Proof);
             });
         }
-        let owes = me.owes_dead && !me.known.has_parted || me.owes_proof || me.owes_kernel;
-        if me.is_dead && owes && !me.has_ended {
+        let is_due = me.owes_dead && !me.known.has_parted || me.owes_proof || me.owes_kernel;
+        if me.is_dead && is_due && !me.has_ended {
             let speech = match self.wrong {
                 Wrong::SpeaksAtOnce => Speech::Free,
                 _ => self.judge(&mut s.clone(), end),
@@ -314,7 +312,7 @@ impl Model for Parting {
     }
 
     fn steps(&self, s: &State, to: &mut Vec<Step<State>>) {
-        let mut add = |name: &'static str, act: &dyn Fn(&mut State)| {
+        let mut add = |name: &'static str, act: Act<'_>| {
             let mut after = s.clone();
             act(&mut after);
             let end = after.lost.map_or(Ok(()), |what| Err(what.to_owned()));

@@ -15,12 +15,12 @@ impl Outbound {
     /// [`Outbound::tend_quietly`] takes the place of [`Outbound::tend`]. What the program sends may
     /// always go.
     pub fn may_speak(&mut self, shared: &Shared, carried: Carried, now: u64) -> Speech {
-        let owes = self.owes(shared);
-        self.silence.judge(shared.known(), carried, owes, now)
+        let is_due = self.is_due_behind(shared);
+        self.silence.judge(shared.known(), carried, is_due, now)
     }
 
     /// Whether the peer would miss something if nothing were written.
-    fn owes(&self, shared: &Shared) -> bool {
+    fn is_due_behind(&self, shared: &Shared) -> bool {
         let leaves = !matches!(self.leave, Leave::No | Leave::Gone);
         let may_say_dead = self.producer.link() == Link::Up && !shared.known().has_parted;
         let has_bytes = match (self.producer.lane(), self.producer.backlog()) {
