@@ -203,7 +203,7 @@ pub static KEYS: [Key; 12] = [
     Key {
         name: "fabrics",
         env: "SDP_FABRICS",
-        default: "shm",
+        default: "shm,verbs",
         range: "shm, verbs, both with a comma in order of preference, or none",
         meaning: "fabrics that may be used",
     },
@@ -235,7 +235,7 @@ impl Tunables {
         promote_bytes: 65_536,
         test_lane_flip: 0,
         ring_bytes: 1_048_576,
-        fabrics: Fabrics([Some(FabricName::Shm), None]),
+        fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
         give_back: 60,
         keep_segments: 1,
     };

@@ -67,7 +67,7 @@ impl Doctor {
             self.add("memlock", Grade::Note, what, advice);
         }
         let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
-        let fabrics = "connections to other hosts use them with fabrics=shm,verbs";
+        let fabrics = "connections to other hosts use them where the tunable fabrics has verbs";
         self.ok("rdma", format!("{}; {fabrics}", names.join(", ")));
         self.verbs();
         if self.is_here {
