@@ -23,7 +23,7 @@ PATTERN = bytes(i % 251 for i in range(WHOLE + 251))
 # Of the server, for each play in turn: seconds before the first read, seconds between two reads, bytes of one.
 READS = (0, 0, 65536), (0.02, 0.0005, 8192), (0, 0.002, 16384), (0.1, 0, 65536), (0.005, 0.001, 4096)
 # Of the client: seconds between two messages.
-PACES = 0.001, 0.003, 0.0005, 0.005
+PACES = 0.003, 0.001, 0.005, 0.0005
 # Of a process for each connection, which opens the device in the middle.
 SLOW_PACES = 0.004, 0.008, 0.006
 
