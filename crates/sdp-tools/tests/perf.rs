@@ -48,8 +48,36 @@ fn each_test_runs() {
     check(&perf(&["rate", "--rounds", "2"]), "Mmsg/s");
     check(&perf(&["connect", "--rounds", "2"]), "us");
     check(&perf(&["call", "--rounds", "2"]), "us");
+    for more in [&["latency", "--epoll"][..], &["stream"], &["connect"]] {
+        let value = perf(&[more, &["--rounds", "2", "--against", "unix"]].concat());
+        assert_eq!(value["test"]["against"], "unix");
+        check(&value, value["unit"].as_str().unwrap());
+    }
+    let value = perf(&["latency", "--rounds", "2"]);
+    for side in ["tcp", "sdp"] {
+        let at = |name: &str| value[side][name]["median"].as_f64().unwrap();
+        assert!(at("p99_us") <= at("p999_us") && value["test"]["against"] == "tcp", "{value}");
+    }
     check(&perf(&["latency", "--rounds", "2", "--connections", "3", "--concurrent"]), "us");
     check(&perf(&["latency", "--rounds", "2", "--hogs", "1", "--without", "server"]), "us");
+}
+
+#[test]
+fn a_report_is_one_page_that_needs_nothing_else() {
+    let folder = std::env::temp_dir().join(format!("sdp-report-{}", std::process::id()));
+    let mut command = common::sdp();
+    command.args(["perf", "report", "--rounds", "1", "--seconds", "0.02", "--out"]).arg(&folder);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    let form: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    let tests = form.as_array().unwrap();
+    assert_eq!((tests.len(), page.matches("<div class=\"row\">").count()), (14, 14));
+    assert!(["http", "<script", "<link", "<img", "url(", "NaN"].iter().all(|w| !page.contains(w)));
+    assert!(page.contains("p99.9") && page.contains("prefers-color-scheme:dark"));
+    assert!(page.contains("not known"), "no counters, no claim");
 }
 
 #[test]

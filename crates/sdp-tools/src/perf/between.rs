@@ -188,7 +188,7 @@ impl Pair {
         plan: &Plan,
         setting: Setting<'_>,
     ) -> Result<Self, Failure> {
-        let mut words = super::words(plan);
+        let mut words = super::words(plan, Transport::Sdp);
         words.extend(["--at".into(), server.at.to_string()]);
         let whom = (Side::Client, port);
         let mut client = Process::start("perf-peer", whom, &words, plan.pin, setting)?;
@@ -303,6 +303,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
             paired: false,
             users: super::users::Options::default(),
             set: options.set.clone(),
+            against: super::Against::Tcp,
             peer: Some(options.peer.clone()),
             json: options.json,
         };

@@ -178,6 +178,7 @@ impl Case {
             paired: true,
             set: options.set.clone(),
             peer: None,
+            against: super::Against::Tcp,
             json: options.json,
         };
         Plan::new(self.kind, &common)

@@ -17,6 +17,7 @@ pub mod peer;
 pub mod promote;
 pub mod ready;
 pub mod ready_peer;
+pub mod report;
 pub mod serve;
 pub mod show;
 pub mod stats;
@@ -81,6 +82,27 @@ impl Pin {
     }
 }
 
+/// What SDP is compared with: the transport of the pair without the library.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Against {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// Stream sockets of AF_UNIX.
+    Unix,
+}
+
+impl Against {
+    /// As tables name it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Unix => "unix",
+        }
+    }
+}
+
 /// Options that all tests share.
 #[derive(Debug, Clone, Args)]
 pub struct Common {
@@ -120,6 +142,9 @@ pub struct Common {
     /// Measure with this machine, where `sdp perf serve` runs (latency, stream and rate only)
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["hogs", "without", "pin", "users"])]
     pub peer: Option<String>,
+    /// Compare SDP with TCP, or with what programs use instead: Unix sockets
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["peer", "without"])]
+    pub against: Against,
     /// Users of both processes
     #[command(flatten)]
     pub users: users::Options,
@@ -157,6 +182,8 @@ pub enum Test {
     Promote(promote::Options),
     /// Latency, stream and rate between this machine and one where `sdp perf serve` runs
     Between(between::Options),
+    /// Latency, streams and short connections on this machine, as one page of HTML with plots
+    Report(report::Options),
     /// Be the other machine of a measurement, for whoever asks
     Serve(serve::Options),
 }
@@ -177,6 +204,7 @@ pub struct Plan {
     pub rounds: usize,
     pub paired: bool,
     pub seconds: f64,
+    pub against: Against,
     pub users: Option<users::Users>,
     #[serde(skip)]
     pub set: Vec<String>,
@@ -206,6 +234,7 @@ impl Plan {
             rounds: common.rounds.unwrap_or(if common.paired { MIN_PAIRS } else { 9 }),
             paired: common.paired,
             seconds: common.seconds,
+            against: common.against,
             users: common.users.users,
             set: common.set.clone(),
         };
@@ -315,6 +344,8 @@ pub struct Side {
     pub value: Spread,
     /// µs, latency and connect only.
     pub p99_us: Option<Spread>,
+    /// The same.
+    pub p999_us: Option<Spread>,
     /// CPU of both processes: µs per operation, for streams s per GB.
     pub cpu: Spread,
 }
@@ -332,7 +363,7 @@ pub struct Outcome {
     pub unit: &'static str,
     /// Unit of `cpu`.
     pub cpu_unit: &'static str,
-    /// Plain TCP.
+    /// Plain TCP, or what `test.against` says.
     pub tcp: Side,
     /// With the library.
     pub sdp: Side,
@@ -352,10 +383,12 @@ pub struct Outcome {
 }
 
 /// The command line of the processes of a pair.
-fn words(plan: &Plan) -> Vec<String> {
+fn words(plan: &Plan, transport: Transport) -> Vec<String> {
+    let is_unix = plan.against == Against::Unix && transport == Transport::Tcp;
     let mut words = peer_words(&talk::Wanted::of(plan));
     words.extend(["--gap-us".to_string(), plan.gap_us.to_string()]);
     words.extend(plan.concurrent.then(|| "--concurrent".to_string()));
+    words.extend(is_unix.then(|| "--unix".to_string()));
     words
 }
 
@@ -369,11 +402,12 @@ fn peer_words(wanted: &talk::Wanted) -> Vec<String> {
     words
 }
 
-fn start(plan: &Plan, setting: Setting<'_>) -> Result<Pair, Failure> {
+fn start(plan: &Plan, transport: Transport, setting: Setting<'_>) -> Result<Pair, Failure> {
     let without = Setting::default().between(plan.users);
     let setting = setting.between(plan.users);
     let setting = |side| if plan.without == Some(side) { without } else { setting };
-    let mut pair = Pair::start("perf-peer", &words(plan), plan.pin, setting)?;
+    let words = words(plan, transport);
+    let mut pair = Pair::start("perf-peer", &words, plan.pin, setting)?;
     pair.client.expect("ready")?;
     Ok(pair)
 }
@@ -394,10 +428,14 @@ fn play(client: &mut pair::Process, order: Order) -> Result<Round, Failure> {
 }
 
 /// Starts all pairs of one transport, promotes and fills caches.
-fn start_all(plan: &Plan, setting: Setting<'_>) -> Result<Vec<Pair>, Failure> {
+fn start_all(
+    plan: &Plan,
+    transport: Transport,
+    setting: Setting<'_>,
+) -> Result<Vec<Pair>, Failure> {
     let mut pairs = Vec::new();
     for _ in 0..plan.process_pairs() {
-        let mut pair = start(plan, setting)?;
+        let mut pair = start(plan, transport, setting)?;
         for _ in 0..WARM_UP_ROUNDS {
             round(&mut pair, Order { nanos: WARM_UP_NS })?;
         }
@@ -439,8 +477,8 @@ pub fn measure(plan: &Plan) -> Result<Outcome, Failure> {
     let collector =
         Collector::start(false).map_err(|e| Failure::new("cannot listen for counters", e))?;
     let address = collector.address().to_string();
-    let mut tcp = start_all(plan, Setting::of(Transport::Tcp, &env, &address))?;
-    let mut sdp = start_all(plan, Setting::of(Transport::Sdp, &env, &address))?;
+    let all = |transport| start_all(plan, transport, Setting::of(transport, &env, &address));
+    let (mut tcp, mut sdp) = (all(Transport::Tcp)?, all(Transport::Sdp)?);
     let hogs = hog::start(plan.hogs, plan.pin)?;
 
     let ticks = machine_ticks();
@@ -530,10 +568,12 @@ fn side(plan: &Plan, rounds: &[Round]) -> Side {
         Kind::Stream => r.cpu_ns as f64 / r.bytes.max(1) as f64,
         _ => r.cpu_ns as f64 / 1e3 / r.ops.max(1) as f64,
     };
+    let has_tail = matches!(plan.kind, Kind::Latency | Kind::Connect);
+    let tail = |of: fn(&Round) -> u32| has_tail.then(|| all(&|r| f64::from(of(r)) / 1e3));
     Side {
         value: all(&|r| value(plan, r)),
-        p99_us: matches!(plan.kind, Kind::Latency | Kind::Connect)
-            .then(|| all(&|r| f64::from(r.p99_ns) / 1e3)),
+        p99_us: tail(|r| r.p99_ns),
+        p999_us: tail(|r| r.p999_ns),
         cpu: all(&cpu),
     }
 }
@@ -555,6 +595,7 @@ pub fn main(test: &Test) -> Result<(), Failure> {
         Test::Ready(options) => return ready::main(options),
         Test::Promote(options) => return promote::main(options),
         Test::Between(options) => return between::main(options),
+        Test::Report(options) => return report::main(options),
         Test::Serve(options) => return serve::main(options),
     };
     let plan = Plan::new(kind, common)?;
@@ -591,6 +632,7 @@ mod tests {
             seconds: 4.0,
             paired: false,
             users: users::Options::default(),
+            against: Against::Tcp,
             set: Vec::new(),
             peer: None,
             json: false,

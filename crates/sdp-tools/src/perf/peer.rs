@@ -9,7 +9,9 @@
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -85,6 +87,9 @@ pub struct Options {
     /// The server's address; its port is `port`
     #[arg(long, default_value_t = LOOPBACK)]
     pub at: SocketAddr,
+    /// Sockets of AF_UNIX instead of TCP: an abstract name with the port in it
+    #[arg(long)]
+    pub unix: bool,
     /// Whose connections are served (server only); others are closed
     #[arg(long)]
     pub from: Option<IpAddr>,
@@ -112,6 +117,9 @@ pub struct Round {
     pub p50_ns: u32,
     /// 99 of 100 operations took at most this.
     pub p99_ns: u32,
+    /// 999 of 1000 operations took at most this.
+    #[serde(default)]
+    pub p999_ns: u32,
 }
 
 /// Samples kept per round; a longer round keeps its first ones.
@@ -142,15 +150,20 @@ pub fn main(options: &Options) -> io::Result<()> {
 
 /// One connection, blocking or with an epoll set of its own for each direction.
 struct Conn {
+    /// Of AF_UNIX too: the calls are the same.
     stream: TcpStream,
+    is_unix: bool,
     waits: Option<(Epoll, Epoll)>,
     ready: Vec<u64>,
 }
 
 impl Conn {
     fn new(stream: TcpStream, options: &Options) -> io::Result<Self> {
-        // As programs that wait for answers do.
-        stream.set_nodelay(true)?;
+        let is_unix = options.unix;
+        if !is_unix {
+            // As programs that wait for answers do.
+            stream.set_nodelay(true)?;
+        }
         let mut waits = None;
         if options.epoll {
             stream.set_nonblocking(true)?;
@@ -159,7 +172,12 @@ impl Conn {
             writable.add(stream.as_fd(), 0, true)?;
             waits = Some((readable, writable));
         }
-        Ok(Self { stream, waits, ready: Vec::new() })
+        Ok(Self { stream, is_unix, waits, ready: Vec::new() })
+    }
+
+    /// Whether small messages leave at once; those of AF_UNIX always do.
+    fn set_nodelay(&self, at_once: bool) -> io::Result<()> {
+        if self.is_unix { Ok(()) } else { self.stream.set_nodelay(at_once) }
     }
 
     /// Fills `buf`; `false` at the end of the stream before its first byte.
@@ -229,6 +247,57 @@ fn at(options: &Options, port: u16) -> SocketAddr {
     at
 }
 
+/// The name of a socket of AF_UNIX with this number.
+fn name_of(port: u16) -> io::Result<UnixAddress> {
+    UnixAddress::from_abstract_name(format!("sdp-perf-{port}"))
+}
+
+/// Where the server listens.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, u16),
+}
+
+impl Listener {
+    fn new(options: &Options) -> io::Result<Self> {
+        if !options.unix {
+            return Ok(Self::Tcp(TcpListener::bind(at(options, 0))?));
+        }
+        let first = std::process::id() as u16;
+        for port in (0..=u16::MAX).map(|n| first.wrapping_add(n)) {
+            match UnixListener::bind_addr(&name_of(port)?) {
+                Ok(listener) => return Ok(Self::Unix(listener, port)),
+                Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(ErrorKind::AddrInUse.into())
+    }
+
+    fn port(&self) -> io::Result<u16> {
+        match self {
+            Self::Tcp(listener) => Ok(listener.local_addr()?.port()),
+            Self::Unix(_, port) => Ok(*port),
+        }
+    }
+
+    /// The next connection of the expected client.
+    fn accept(&self, from: Option<IpAddr>) -> io::Result<TcpStream> {
+        match self {
+            Self::Tcp(listener) => expected(listener, from),
+            Self::Unix(listener, _) => Ok(OwnedFd::from(listener.accept()?.0).into()),
+        }
+    }
+}
+
+/// A connection to the server.
+fn connected(options: &Options) -> io::Result<TcpStream> {
+    if options.unix {
+        return Ok(OwnedFd::from(UnixStream::connect_addr(&name_of(options.port)?)?).into());
+    }
+    TcpStream::connect(at(options, options.port))
+}
+
 /// The next connection of the expected client.
 fn expected(listener: &TcpListener, from: Option<IpAddr>) -> io::Result<TcpStream> {
     for _ in 0..MAX_STRANGERS {
@@ -241,13 +310,13 @@ fn expected(listener: &TcpListener, from: Option<IpAddr>) -> io::Result<TcpStrea
 }
 
 fn serve(options: &Options) -> io::Result<()> {
-    let listener = TcpListener::bind(at(options, 0))?;
-    println!("{}", listener.local_addr()?.port());
+    let listener = Listener::new(options)?;
+    println!("{}", listener.port()?);
     io::stdout().flush()?;
     if options.kind == Kind::Connect {
         return serve_connects(&listener, options);
     }
-    let accept = || Conn::new(expected(&listener, options.from)?, options);
+    let accept = || Conn::new(listener.accept(options.from)?, options);
     let mut conns: Vec<Conn> =
         (0..options.connections).map(|_| accept()).collect::<Result<_, _>>()?;
     if options.epoll && options.kind == Kind::Latency {
@@ -340,9 +409,9 @@ fn swallow(conn: &mut Conn, size: usize) -> io::Result<()> {
     Ok(())
 }
 
-fn serve_connects(listener: &TcpListener, options: &Options) -> io::Result<()> {
+fn serve_connects(listener: &Listener, options: &Options) -> io::Result<()> {
     loop {
-        let mut conn = Conn::new(listener.accept()?.0, options)?;
+        let mut conn = Conn::new(listener.accept(None)?, options)?;
         let mut byte = [0; 1];
         conn.receive_all(&mut byte)?;
         if byte == [QUIT] {
@@ -358,7 +427,7 @@ fn serve_connects(listener: &TcpListener, options: &Options) -> io::Result<()> {
 
 fn drive(options: &Options) -> io::Result<()> {
     sys::exact_sleeps();
-    let connect = || Conn::new(TcpStream::connect(at(options, options.port))?, options);
+    let connect = || Conn::new(connected(options)?, options);
     let count = if options.kind == Kind::Connect { 0 } else { options.connections };
     let mut conns: Vec<Conn> = (0..count).map(|_| connect()).collect::<Result<_, _>>()?;
     println!("ready");
@@ -398,6 +467,7 @@ fn drive(options: &Options) -> io::Result<()> {
             cpu_ns,
             p50_ns: percentile(&mut samples, 0.5),
             p99_ns: percentile(&mut samples, 0.99),
+            p999_ns: percentile(&mut samples, 0.999),
         };
         println!("{}", serde_json::to_string(&round).map_err(|e| wrong(&e.to_string()))?);
         io::stdout().flush()?;
@@ -482,7 +552,7 @@ fn one_way_on(conn: &mut Conn, size: usize, limit: Duration) -> io::Result<u64> 
     // TCP may gather small messages while they stream, as it does by default. Before waiting for the
     // answer the rest is pushed out: otherwise it would lie there until a delayed acknowledgement,
     // and the round would measure that timer.
-    conn.stream.set_nodelay(false)?;
+    conn.set_nodelay(false)?;
     let started = Instant::now();
     loop {
         // Counted down, not divided: a division would be a good part of a small message's time.
@@ -501,7 +571,7 @@ fn one_way_on(conn: &mut Conn, size: usize, limit: Duration) -> io::Result<u64> 
         expected = expected.wrapping_add(number.wrapping_mul(words));
         count += 1;
         if is_last {
-            conn.stream.set_nodelay(true)?;
+            conn.set_nodelay(true)?;
         }
         conn.send(&message)?;
         if is_last {

@@ -34,14 +34,18 @@ pub fn one(outcome: &Outcome) -> String {
         let _ = writeln!(text, "{s}");
     };
     line(o.test.title());
+    let against = o.test.against.word();
     line(format!("{:<6}{:>28}{:>28}{:>28}", "", o.unit, "p99 us", format!("CPU {}", o.cpu_unit)));
-    for (name, side) in [("TCP", &o.tcp), ("SDP", &o.sdp)] {
-        let Side { value, p99_us, cpu } = side;
+    for (name, side) in [(against, &o.tcp), ("SDP", &o.sdp)] {
+        let Side { value, p99_us, cpu, .. } = side;
         let p99 = p99_us.as_ref().map_or_else(|| "-".to_string(), spread);
         line(format!("{name:<6}{:>28}{p99:>28}{:>28}", spread(value), spread(cpu)));
     }
+    if let (Some(theirs), Some(ours)) = (&o.tcp.p999_us, &o.sdp.p999_us) {
+        line(format!("p99.9 us: {against} {}, SDP {}", spread(theirs), spread(ours)));
+    }
     line(format!(
-        "SDP is {} times as fast (95 % of {} pairs' medians: {} - {}), CPU {} of TCP's",
+        "SDP is {} times as fast (95 % of {} pairs' medians: {} - {}), CPU {} of {against}'s",
         figure(o.ratio.median),
         o.ratio.pairs,
         figure(o.ratio.low),
