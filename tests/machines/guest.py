@@ -122,7 +122,7 @@ class Command:
 class Guest:
     """One machine."""
 
-    def __init__(self, kernel, name="a", wire=None, soft_roce=True, memory_mb=768):
+    def __init__(self, kernel, name="a", wire=None, soft_roce=True, memory_mb=768, layer=None):
         self.name = name
         self.address = ADDRESSES[name]
         self.dir = Path(tempfile.mkdtemp(prefix="sdp-guest-"))
@@ -139,17 +139,19 @@ class Guest:
         self.began = time.monotonic()
         self.boot_s = None
         self._qemu = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--"] + self.machine(kernel, wire, memory_mb),
+            ["setpriv", "--pdeathsig", "KILL", "--"] + self.machine(kernel, wire, memory_mb, layer),
             stdin=subprocess.DEVNULL,
             stdout=open(self.dir / "qemu.log", "wb"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
 
-    def machine(self, kernel, wire, memory_mb):
-        """QEMU's command line. The HPET is the clock because it needs no calibration, which a busy machine spoils."""
+    def machine(self, kernel, wire, memory_mb, layer):
+        """QEMU's command line. The HPET is the clock because it needs no calibration, which a busy machine spoils. A layer is a
+        folder of programs that lies over this machine's files."""
         line = "console=ttyS0 quiet panic=-1 oops=panic clocksource=hpet nowatchdog mitigations=off net.ifnames=0 "
         line += "random.trust_cpu=on audit=0 apparmor=0"
+        line += " sdp.layer" if layer else ""
         command = ["qemu-system-x86_64", "-machine", "q35", "-accel", ACCELERATOR, "-cpu", "max,-arch-capabilities"]
         command += ["-smp", "1", "-m", str(memory_mb), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         command += ["-kernel", kernel.image, "-initrd", kernel.initrd, "-append", line]
@@ -158,6 +160,7 @@ class Guest:
             ("host", "/", ",readonly=on"),
             ("modules", kernel.modules, ",readonly=on"),
             ("control", self.control, ""),
+            *([("layer", layer, ",readonly=on")] if layer else []),
         ):
             command += ["-fsdev", f"local,id={tag},path={folder},security_model=none,multidevs=remap{access}"]
             command += ["-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]

@@ -28,7 +28,9 @@ over9p host /host ro,cache=loose
 $b mkdir -p /own /new
 $b mount -t tmpfs -o mode=755 own /own
 $b mkdir /own/upper /own/work
-$b mount -t overlay -o lowerdir=/host,upperdir=/own/upper,workdir=/own/work root /new || fail overlay
+lower=/host
+if $b grep -q sdp.layer /proc/cmdline; then over9p layer /layer ro,cache=loose; lower=/layer:/host; fi
+$b mount -t overlay -o lowerdir=$lower,upperdir=/own/upper,workdir=/own/work root /new || fail overlay
 over9p control /new/control cache=none
 over9p modules /new/lib/modules/$($b uname -r) ro,cache=loose
 for f in proc sys dev; do $b mkdir -p /new/$f; $b mount -o move /$f /new/$f; done

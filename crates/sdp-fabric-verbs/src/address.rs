@@ -1,5 +1,7 @@
 //! IPv4 and IPv6 addresses as the kernel takes them.
 
+use core::net::IpAddr;
+
 use crate::abi::cm::Storage;
 
 /// A socket address, with its port and, for link-local ones, its scope.
@@ -60,6 +62,16 @@ impl Address {
         self
     }
 
+    /// The address alone; `None`: it is of neither family.
+    pub fn ip(&self) -> Option<IpAddr> {
+        let bytes = &self.storage.0;
+        match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+            libc::AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?)),
+            libc::AF_INET6 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes.get(8..24)?).ok()?)),
+            _ => None,
+        }
+    }
+
     pub(crate) const fn storage(&self) -> Storage {
         self.storage
     }
@@ -86,5 +98,8 @@ mod tests {
         assert_eq!(Address::from_bytes(&local.storage.0[..28]), Some(local));
         assert_eq!(Address::from_bytes(&[1, 0, 0, 0]), None);
         assert_eq!(Address::from_bytes(&[]), None);
+        assert_eq!(plain.ip(), Some("10.9.0.1".parse().unwrap()));
+        assert_eq!(Address::v6([0xfe; 16], 1, 3).ip(), Some(IpAddr::from([0xfe; 16])));
+        assert_eq!(Address::NONE.ip(), None);
     }
 }

@@ -47,8 +47,17 @@ pub struct Times {
     pub min_rnr_timer: u8,
     /// Tries without a receive buffer; 7 is for ever.
     pub rnr_retries: u8,
-    /// READs in flight, each way.
+    /// READs in flight, each way, at most.
     pub reads: u8,
+}
+
+/// READs in flight on one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reads {
+    /// Ours.
+    pub ours: u8,
+    /// The peer's.
+    pub theirs: u8,
 }
 
 impl Times {
@@ -258,6 +267,20 @@ impl CmId {
     /// # Errors
     /// [`Error::NoDevice`]: none has it.
     pub fn device(&self) -> Result<(u64, u8), Error> {
+        let abi::QueryAddr { node_guid, port_num, .. } = self.query()?;
+        if node_guid == 0 { Err(Error::NoDevice) } else { Ok((node_guid, port_num)) }
+    }
+
+    /// The address at the other end; `None`: it has none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn peer(&self) -> Result<Option<Address>, Error> {
+        let answer = self.query()?;
+        Ok(Address::from_bytes(&answer.dst.0))
+    }
+
+    fn query(&self) -> Result<abi::QueryAddr, Error> {
         let none = abi::Storage([0; 128]);
         let mut answer = abi::QueryAddr {
             node_guid: 0,
@@ -272,8 +295,7 @@ impl CmId {
         let response = (&raw mut answer) as u64;
         let body = abi::Query { response, id: self.id, option: abi::QUERY_ADDR };
         self.manager.command("QUERY", abi::CMD_QUERY, &body, size_of_val(&answer))?;
-        let abi::QueryAddr { node_guid, port_num, .. } = answer;
-        if node_guid == 0 { Err(Error::NoDevice) } else { Ok((node_guid, port_num)) }
+        Ok(answer)
     }
 
     /// Waits for requests.
@@ -350,12 +372,21 @@ impl CmId {
         self.manager.command("CONNECT", abi::CMD_CONNECT, &body, 0)
     }
 
-    /// Accepts a request, with at most [`REPLY_DATA`] bytes; from here on its events carry `uid`.
+    /// Accepts a request, with at most [`REPLY_DATA`] bytes; from here on its events carry `uid`. The
+    /// READs are those of the queue pair's attributes.
     ///
     /// # Errors
     /// EINVAL and others: the request is no longer there.
-    pub fn accept(&self, uid: u64, qp: u32, data: &[u8], times: &Times) -> Result<(), Error> {
-        let param = Self::param(qp, data, times, "ACCEPT")?;
+    pub fn accept(
+        &self,
+        uid: u64,
+        qp: u32,
+        data: &[u8],
+        times: &Times,
+        reads: Reads,
+    ) -> Result<(), Error> {
+        let mut param = Self::param(qp, data, times, "ACCEPT")?;
+        (param.responder_resources, param.initiator_depth) = (reads.theirs, reads.ours);
         let body = abi::Accept { uid, param, id: self.id, reserved: 0, ece: [0; 2] };
         self.manager.command("ACCEPT", abi::CMD_ACCEPT, &body, 0)
     }

@@ -22,7 +22,7 @@ use crate::{
     Address, Error,
     abi::{cm as cm_abi, verbs as abi},
     budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE},
-    cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Times},
+    cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Reads, Times},
     device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue},
     endpoint::{Conn, Core, Counts, INBOX, Receives, VerbsRx, VerbsTx},
     numbers::Numbers,
@@ -108,6 +108,8 @@ pub(crate) struct Slot {
     data: Option<PrivateData>,
     /// Theirs: the listener that they asked.
     service: Option<Address>,
+    /// As the queue pair was told: no more than the other side offered.
+    reads: Reads,
     /// The end was reported, or is not to be reported.
     is_reported: bool,
 }
@@ -214,6 +216,7 @@ impl VerbsFabric {
                 qp: None,
                 data: None,
                 service: None,
+                reads: Reads { ours: 0, theirs: 0 },
                 is_reported: false,
             })?,
             listeners: mapped(LISTENERS_MAX, |_| None)?,
@@ -285,6 +288,11 @@ impl VerbsFabric {
     /// Receive buffers that a connection was promised, from its request on.
     pub fn promised(&self, id: Id) -> u32 {
         self.core.place(id.index()).promised.load(Ordering::Relaxed)
+    }
+
+    /// The address of who asked for a connection, or has one; `None`: not known. Slow.
+    pub fn peer(&mut self, id: Id) -> Option<Address> {
+        self.slot(id)?.id.as_ref()?.peer().ok().flatten()
     }
 
     /// A place's counts, for credits.
@@ -380,12 +388,18 @@ impl VerbsFabric {
         let (Some(cm_id), Some(qp)) = (slot.id.as_ref(), slot.qp.as_ref()) else {
             return Err(Error::NoDevice);
         };
-        let (attributes, mask) = cm_id.attributes(abi::QPS_RTR, &times)?;
+        // The kernel has what the other side offered, which may be more than this one takes.
+        let (mut attributes, mask) = cm_id.attributes(abi::QPS_RTR, &times)?;
+        let theirs = attributes.max_dest_rd_atomic.min(times.reads);
+        attributes.max_dest_rd_atomic = theirs;
         qp.modify(&attributes, mask | abi::QP_MIN_RNR_TIMER)?;
-        let (attributes, mask) = cm_id.attributes(abi::QPS_RTS, &times)?;
+        let (mut attributes, mask) = cm_id.attributes(abi::QPS_RTS, &times)?;
+        let ours = attributes.max_rd_atomic.min(times.reads);
+        attributes.max_rd_atomic = ours;
         let times_mask = abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY;
         qp.modify(&attributes, mask | times_mask)?;
         let (number, raw) = (qp.number(), qp.raw());
+        slot.reads = Reads { ours, theirs };
         let conn = self.core.place(id.index());
         conn.peer_number.store(peer_number, Ordering::Relaxed);
         conn.qp.store(raw.as_ptr(), Ordering::Release);
@@ -765,7 +779,7 @@ impl Fabric for VerbsFabric {
         let number = self.core.place(id.index()).number.load(Ordering::Relaxed);
         let accepted = self.slot(id).ok_or(Error::Full).and_then(|slot| {
             let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
-            cm_id.accept(id.uid(), number, data.as_slice(), &times)?;
+            cm_id.accept(id.uid(), number, data.as_slice(), &times, slot.reads)?;
             slot.stage = Stage::Accepted;
             Ok(())
         });

@@ -16,6 +16,7 @@ pub mod hints;
 pub mod kernel;
 pub mod names;
 pub mod netstat;
+pub mod nfs;
 pub mod perf;
 pub mod ping;
 pub mod procs;

@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use sdp_tools::{
-    convert, describe, devices, doctor, perf, rules, run, service, show, stat, top, tune,
+    convert, describe, devices, doctor, nfs, perf, rules, run, service, show, stat, top, tune,
 };
 
 /// Sockets Direct Protocol for unmodified programs.
@@ -36,6 +36,9 @@ enum Cmd {
     /// Give a unit of systemd the library, or take it away
     #[command(subcommand)]
     Service(service::ServiceCommand),
+    /// NFS over RDMA
+    #[command(subcommand)]
+    Nfs(nfs::Command),
     /// Show tunables, or save new values for programs to come
     Tune(tune::Options),
     /// Commands, options, tunables and reasons in JSON, for manual pages and completions
@@ -146,6 +149,7 @@ fn main() {
                 Err(why) => finish(&format!("service {name}"), Err::<(), _>(why)),
             }
         }
+        Cmd::Nfs(command) => finish("nfs", nfs::main(command)),
         Cmd::Tune(options) => finish("tune", tune::main(options)),
         Cmd::Describe => {
             sdp_tools::print(&format!("{:#}\n", describe::all(&Cli::command())));

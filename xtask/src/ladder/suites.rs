@@ -363,6 +363,13 @@ pub(super) const SUITES: &[Suite] = &[
         &[],
     ),
     app(
+        "nfs",
+        "NFS over RDMA in a guest: the kernel's client through the gateway, its server behind it",
+        "tests/nfs",
+        &["qemu-system-x86_64", "busybox", "depmod", "dpkg-deb", "apt-get"],
+        300,
+    ),
+    app(
         "machines",
         "two guests with RDMA devices in software, joined by a wire: programs, reports, tools",
         "tests/machines",

@@ -14,6 +14,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-link", &["sdp-rdma"]),
     ("sdp-rdma", &[]),
     ("sdp-rpcrdma", &[]),
+    ("sdp-nfs", &["sdp-fabric-verbs", "sdp-rdma", "sdp-rpcrdma"]),
     ("sdp-config", &[]),
     ("sdp-sys", &[]),
     ("sdp-stats", &["sdp-sys"]),
@@ -45,7 +46,16 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-preload", &["sdp-config", "sdp-fake-verbs", "sdp-socket", "sdp-stats", "sdp-sys"]),
     (
         "sdp-tools",
-        &["sdp-config", "sdp-fabric-verbs", "sdp-fake-verbs", "sdp-rdma", "sdp-stats", "sdp-sys"],
+        &[
+            "sdp-config",
+            "sdp-fabric-verbs",
+            "sdp-fake-verbs",
+            "sdp-nfs",
+            "sdp-rdma",
+            "sdp-rpcrdma",
+            "sdp-stats",
+            "sdp-sys",
+        ],
     ),
     // The model checker: for tests, whose dependencies are not counted.
     ("sdp-model", &[]),

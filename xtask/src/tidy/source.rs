@@ -23,6 +23,8 @@ const UNSAFE_CRATES: &[&str] = &[
     "crates/sdp-preload",
     "crates/sdp-stats",
     "crates/sdp-tools",
+    // Registered memory, and epoll by libc.
+    "crates/sdp-nfs",
     // Only its tests: real sockets.
     "crates/sdp-remote/tests",
     // Maps memory for the shared ring, as its users do.

@@ -1,0 +1,491 @@
+//! The gateway: listens on an address of an RDMA device, and has one connection to the server for
+//! each client.
+//!
+//! One thread, one set of descriptors. It looks at its clients as long as there is something to do,
+//! then asks the device and the sockets to wake it. A client is let in when its address is in a
+//! network that was named and the server has accepted a connection; it is let go when either of the
+//! two ends.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsRawFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use sdp_fabric_verbs::{
+    Address, budget,
+    cm::Times,
+    endpoint::Core,
+    fabric::{Id, Options, VerbsFabric},
+    pool::Shared,
+};
+use sdp_rdma::{
+    cm::PrivateData,
+    fabric::{CmEvent, Fabric},
+    key::Access,
+};
+use sdp_rpcrdma::{
+    private_data::Offer,
+    responder::{Responder, Settings as Terms},
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{
+    allow::Network,
+    client::{Client, RECORD_MAX},
+    counts::{Counts, End},
+    poll::{self, Set},
+    pool::{self, Pool},
+};
+
+/// The port of NFS over RDMA.
+pub const PORT: u16 = 20049;
+/// The port of NFS.
+pub const SERVER_PORT: u16 = 2049;
+/// Bytes of registered memory that are asked for unless told otherwise.
+pub const MEMORY: usize = 64 << 20;
+/// Calls that a client may have without a reply.
+const CREDITS: u32 = 32;
+/// Bytes of the longest message, each way.
+const MESSAGE: u32 = budget::BUFFER as u32;
+/// How long a server may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long calls may take to end when this process ends.
+const DRAIN: Duration = Duration::from_secs(10);
+/// A client that is silent for so long is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Longest sleep.
+const SLEEP_MS: i32 = 1000;
+/// Ports that only a privileged process may use, as servers expect of clients.
+const PRIVILEGED: std::ops::Range<u16> = 600..1024;
+/// READs in flight for one client: every device can do as many.
+const READS: u8 = 16;
+/// A refusal's code in the connection manager's private data.
+const REFUSED: u8 = 1;
+
+/// Names in the set; clients come behind.
+const WAKE: u64 = 1;
+const MANAGER: u64 = 2;
+const DEVICE: u64 = 3;
+const END: u64 = 4;
+const FIRST: u64 = 16;
+
+/// How a gateway is to be.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where it listens: an address of an RDMA device.
+    pub listen: SocketAddr,
+    /// Where the server is, by TCP.
+    pub server: SocketAddr,
+    /// Who may connect.
+    pub allow: Vec<Network>,
+    /// The address from which it connects to the server.
+    pub source: Option<IpAddr>,
+    /// Bytes of registered memory.
+    pub memory: usize,
+}
+
+/// Why a gateway cannot work.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn failure<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
+    move |why| Failure(format!("{what}: {why}"))
+}
+
+/// A connection's place.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are clients")]
+enum Entry {
+    /// The server was asked for a connection.
+    Asking { id: Id, peer: Option<IpAddr>, theirs: Offer, server: Socket, deadline: Instant },
+    /// Both connections are there.
+    Open(Client, Instant),
+    /// The queue pair is ending.
+    Ending(Client),
+}
+
+/// A gateway on one address.
+#[derive(Debug)]
+pub struct Gateway {
+    settings: Settings,
+    entries: Vec<Option<Entry>>,
+    core: Shared<Core>,
+    /// Before the pool, which it has registered.
+    fabric: VerbsFabric,
+    pool: Pool,
+    set: Set,
+    /// Watched as long as the set is.
+    _end: OwnedFd,
+    is_armed: bool,
+    has_events: bool,
+    next_port: u16,
+    drained: Option<Instant>,
+    totals: Counts,
+    refused: BTreeMap<String, u64>,
+}
+
+fn address_of(address: SocketAddr) -> Address {
+    match address {
+        SocketAddr::V4(v4) => Address::v4(v4.ip().octets(), v4.port()),
+        SocketAddr::V6(v6) => Address::v6(v6.ip().octets(), v6.port(), v6.scope_id()),
+    }
+}
+
+/// Bytes of the pool, and what the fabric may pin beside it.
+fn memory(wanted: usize) -> Result<(usize, Option<u64>), Failure> {
+    let limit = budget::limit();
+    if limit == u64::MAX {
+        return Ok((wanted.max(2 * pool::MOST), None));
+    }
+    let half = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+    if half < 2 * pool::MOST {
+        let least = (4 * pool::MOST) >> 10;
+        return Err(Failure(format!(
+            "{} KiB of memory may be locked, at least {least} KiB are needed: raise `ulimit -l`, \
+             or LimitMEMLOCK of the service",
+            limit >> 10
+        )));
+    }
+    Ok((wanted.clamp(2 * pool::MOST, half), Some(limit / 2)))
+}
+
+impl Gateway {
+    /// Opens the device, registers memory and listens.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn new(settings: Settings, end: OwnedFd) -> Result<Self, Failure> {
+        let address = address_of(settings.listen);
+        let (bytes, pinned) = memory(settings.memory)?;
+        // A client that is gone is noticed after two seconds of tries.
+        let times = Times { ack_timeout: 16, reads: READS, ..Times::USUAL };
+        let options = Options {
+            promise: CREDITS,
+            times,
+            memory: pinned,
+            // A client that sends more than it may fails its own queue alone.
+            shared_receives: false,
+            ..Options::default()
+        };
+        let mut fabric = VerbsFabric::open(&address, &options)
+            .map_err(failure(format!("no RDMA device with address {}", settings.listen.ip())))?;
+        let mut pool = Pool::new(bytes).map_err(failure("memory for transfers"))?;
+        let (at, len) = pool.range();
+        let region = fabric.register(at, len, Access::default()).map_err(|why| {
+            Failure(format!("{} KiB of memory cannot be registered: {why:?}", len >> 10))
+        })?;
+        pool.registered(&region);
+        let set = Set::new().map_err(failure("epoll"))?;
+        let [_, device, wake, manager] = fabric.descriptors();
+        for (fd, name) in
+            [(device, DEVICE), (wake, WAKE), (manager, MANAGER), (end.as_raw_fd(), END)]
+        {
+            set.watch(fd, name).map_err(failure("epoll"))?;
+        }
+        fabric.listen(address).map_err(|why| {
+            Failure(format!("{} cannot be listened on: {why:?}", settings.listen))
+        })?;
+        let core = fabric.core();
+        Ok(Self {
+            settings,
+            entries: Vec::new(),
+            core,
+            fabric,
+            pool,
+            set,
+            _end: end,
+            is_armed: false,
+            has_events: true,
+            next_port: PRIVILEGED.end - 1,
+            drained: None,
+            totals: Counts::default(),
+            refused: BTreeMap::new(),
+        })
+    }
+
+    /// Serves until this process is asked to end and all calls have ended.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn run(&mut self) -> Result<(), Failure> {
+        loop {
+            while self.round() {}
+            if self.fabric.is_lost() {
+                return Err(Failure("the RDMA device is gone".to_string()));
+            }
+            if self.drained.is_some() && self.entries.iter().all(Option::is_none) {
+                return Ok(());
+            }
+            if !self.is_armed {
+                self.fabric.arm(false).map_err(failure("completions cannot be waited for"))?;
+                self.is_armed = true;
+                // What came before that wakes nobody.
+                if self.round() {
+                    continue;
+                }
+            }
+            self.sleep();
+        }
+    }
+
+    fn sleep(&mut self) {
+        let mut woken = false;
+        let (entries, mut has_events, mut is_end) = (&mut self.entries, false, false);
+        self.set.wait(SLEEP_MS, |event| match event.name {
+            WAKE => woken = true,
+            MANAGER | DEVICE => has_events = true,
+            END => is_end = true,
+            name => {
+                let entry = entries.get_mut((name - FIRST) as usize).and_then(Option::as_mut);
+                if let Some(Entry::Open(client, _)) = entry {
+                    client.is_readable |= event.what & (poll::READABLE | poll::ENDED) != 0;
+                    client.is_writable |= event.what & poll::WRITABLE != 0;
+                }
+            }
+        });
+        self.has_events |= has_events;
+        if woken && self.fabric.take_wakeups() {
+            self.is_armed = false;
+        }
+        if is_end {
+            self.drain();
+        }
+    }
+
+    /// Ends: no new clients and no new calls.
+    fn drain(&mut self) {
+        if self.drained.is_some() {
+            return;
+        }
+        self.drained = Some(Instant::now() + DRAIN);
+        self.fabric.unlisten(address_of(self.settings.listen));
+        for entry in self.entries.iter_mut().flatten() {
+            if let Entry::Open(client, _) = entry {
+                client.drain();
+            }
+        }
+    }
+
+    /// Does what can be done now; whether there was something.
+    fn round(&mut self) -> bool {
+        let mut had_some = false;
+        if std::mem::take(&mut self.has_events) || self.fabric.is_due() {
+            while let Some(event) = self.fabric.poll_cm() {
+                had_some = true;
+                self.handle(event);
+            }
+        }
+        self.core.drain();
+        for index in 0..self.entries.len() {
+            had_some |= self.look(index);
+        }
+        had_some
+    }
+
+    fn handle(&mut self, event: CmEvent<Id>) {
+        match event {
+            CmEvent::Request(id, data) => self.request(id, &data),
+            CmEvent::Disconnected(id) => {
+                let is_its = |entry: &&mut Entry| match entry {
+                    Entry::Open(client, _) => client.id == id,
+                    _ => false,
+                };
+                if let Some(Entry::Open(client, _)) = self.entries.iter_mut().flatten().find(is_its)
+                {
+                    client.fail(End::ClientGone);
+                }
+            }
+            CmEvent::Established(..) | CmEvent::Rejected(..) | CmEvent::Unreachable(_) => {}
+        }
+    }
+
+    fn request(&mut self, id: Id, data: &PrivateData) {
+        let peer = self.fabric.peer(id).and_then(|address| address.ip());
+        let is_allowed = peer.is_some_and(|peer| self.settings.allow.iter().any(|n| n.has(peer)));
+        if !is_allowed || self.drained.is_some() {
+            self.refuse(id, peer, "not in --allow");
+            return;
+        }
+        match self.connect() {
+            Ok(server) => {
+                let index = self.entries.iter().position(Option::is_none).unwrap_or_else(|| {
+                    self.entries.push(None);
+                    self.entries.len() - 1
+                });
+                let name = FIRST + index as u64;
+                if self.set.watch_edges(server.as_raw_fd(), name).is_err() {
+                    return self.refuse(id, peer, "no room in the set of descriptors");
+                }
+                let theirs = Offer::find(data.as_slice());
+                let deadline = Instant::now() + CONNECT;
+                self.entries[index] = Some(Entry::Asking { id, peer, theirs, server, deadline });
+            }
+            Err(why) => self.refuse(id, peer, &format!("server: {why}")),
+        }
+    }
+
+    fn refuse(&mut self, id: Id, peer: Option<IpAddr>, why: &str) {
+        self.fabric.reject(id, REFUSED);
+        let peer = shown(peer);
+        eprintln!("sdp nfs gateway: {peer} refused: {why}");
+        // Bounded, whoever asks.
+        if self.refused.len() < 1024 || self.refused.contains_key(&peer) {
+            *self.refused.entry(peer).or_insert(0) += 1;
+        }
+    }
+
+    /// Begins a connection to the server, from a privileged port where this process may use one.
+    fn connect(&mut self) -> io::Result<Socket> {
+        let to = self.settings.server;
+        let any = match to {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let source = self.settings.source.unwrap_or(any);
+        let mut tries = PRIVILEGED.len();
+        loop {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_nonblocking(true)?;
+            socket.set_tcp_nodelay(true)?;
+            socket.set_keepalive(true)?;
+            let mut port = 0;
+            if tries > 0 {
+                port = self.next_port;
+                self.next_port =
+                    if port == PRIVILEGED.start { PRIVILEGED.end - 1 } else { port - 1 };
+            }
+            let begun = socket.bind(&SocketAddr::new(source, port).into()).and_then(|()| {
+                match socket.connect(&to.into()) {
+                    Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+                    begun => begun,
+                }
+            });
+            match begun {
+                Ok(()) => return Ok(socket),
+                Err(e) if tries == 0 => return Err(e),
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => tries = 0,
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+                    ) =>
+                {
+                    tries -= 1;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Looks after one place; whether there was something to do.
+    fn look(&mut self, index: usize) -> bool {
+        match &mut self.entries[index] {
+            None => false,
+            Some(Entry::Asking { server, deadline, .. }) => {
+                let state = match server.take_error() {
+                    Ok(Some(e)) | Err(e) => Some(Err(e)),
+                    Ok(None) if server.peer_addr().is_ok() => Some(Ok(())),
+                    Ok(None) if *deadline < Instant::now() => {
+                        Some(Err(io::Error::from(io::ErrorKind::TimedOut)))
+                    }
+                    Ok(None) => None,
+                };
+                let Some(state) = state else { return false };
+                if let Some(Entry::Asking { id, peer, theirs, server, .. }) =
+                    self.entries[index].take()
+                {
+                    match state {
+                        Ok(()) => self.accept(index, id, peer, theirs, server),
+                        Err(why) => self.refuse(id, peer, &format!("server: {why}")),
+                    }
+                }
+                true
+            }
+            Some(Entry::Open(client, heard)) => {
+                let had_some = client.step(&mut self.pool);
+                if had_some {
+                    *heard = Instant::now();
+                } else if heard.elapsed() > SILENCE {
+                    *heard = Instant::now();
+                    client.probe();
+                }
+                if let Some(deadline) = self.drained
+                    && (client.is_idle() || deadline < Instant::now())
+                {
+                    client.fail(End::Drained);
+                }
+                let Some(end) = client.end() else { return had_some };
+                eprintln!("sdp nfs gateway: {} ended: {}", shown(client.peer), end.name());
+                self.fabric.disconnect(client.id);
+                if let Some(Entry::Open(client, _)) = self.entries[index].take() {
+                    self.entries[index] = Some(Entry::Ending(client));
+                }
+                true
+            }
+            Some(Entry::Ending(client)) => {
+                let counts = self.core.counts(client.id.index());
+                if !counts.is_none_or(|counts| counts.has_ended) {
+                    return false;
+                }
+                if let Some(Entry::Ending(client)) = self.entries[index].take() {
+                    self.totals.add(&client.bury(&mut self.pool));
+                }
+                true
+            }
+        }
+    }
+
+    /// The server has accepted: so does the gateway.
+    fn accept(
+        &mut self,
+        index: usize,
+        id: Id,
+        peer: Option<IpAddr>,
+        theirs: Offer,
+        server: Socket,
+    ) {
+        let ours = Offer { remote_invalidation: false, sends: MESSAGE, receives: MESSAGE };
+        let credits = self.fabric.promised(id);
+        let Some(data) = PrivateData::new(&ours.to_bytes()) else { return };
+        if let Err(why) = self.fabric.accept(id, data) {
+            eprintln!("sdp nfs gateway: {} was not accepted: {why:?}", shown(peer));
+            return;
+        }
+        let Some(queues) = self.fabric.take_queues(id) else { return };
+        let terms = Terms { credits, ours, theirs, most: RECORD_MAX - 4096 };
+        eprintln!("sdp nfs gateway: {} connected, {credits} credits", shown(peer));
+        let client = Client::new(id, peer, queues, server.into(), Responder::new(terms));
+        self.entries[index] = Some(Entry::Open(client, Instant::now()));
+    }
+
+    /// What was counted, of clients that are gone too.
+    pub fn counts(&self) -> Counts {
+        let mut all = self.totals.clone();
+        for entry in self.entries.iter().flatten() {
+            if let Entry::Open(client, _) | Entry::Ending(client) = entry {
+                all.add(client.counts());
+            }
+        }
+        all
+    }
+
+    /// Clients that were refused, by address.
+    pub const fn refused(&self) -> &BTreeMap<String, u64> {
+        &self.refused
+    }
+}
+
+fn shown(peer: Option<IpAddr>) -> String {
+    peer.map_or("a client without an address".to_string(), |peer| peer.to_string())
+}

@@ -1,0 +1,13 @@
+//! NFS over RDMA: a gateway in front of any NFS server.
+//!
+//! Clients speak RPC-over-RDMA to it (`sdp-rpcrdma`, over `sdp-fabric-verbs`), and it speaks RPC on
+//! TCP to the server. What a call means is the server's affair: the gateway moves bytes, keeps
+//! XIDs, and answers nothing itself but errors of the transport.
+
+pub mod allow;
+pub mod client;
+pub mod counts;
+pub mod gateway;
+pub mod poll;
+pub mod pool;
+pub mod records;

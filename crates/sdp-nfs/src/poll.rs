@@ -1,0 +1,102 @@
+//! Sleeping until a descriptor has something, and signals as descriptors.
+//!
+//! Through libc, as all that touches a server's socket: a preloaded library sees it.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+/// There are bytes to read.
+pub const READABLE: u32 = libc::EPOLLIN as u32;
+/// There is room to write.
+pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
+/// The other end will send no more, or is gone.
+pub const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
+fn checked(answer: i32) -> io::Result<i32> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// What was reported of a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Its name.
+    pub name: u64,
+    /// [`READABLE`], [`WRITABLE`], [`ENDED`].
+    pub what: u32,
+}
+
+/// A set of descriptors.
+#[derive(Debug)]
+pub struct Set(OwnedFd);
+
+impl Set {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no memory is named.
+        let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a fresh descriptor that nothing else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn add(&self, fd: RawFd, name: u64, events: i32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: name };
+        // SAFETY: an event of this frame.
+        let added =
+            unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        checked(added).map(|_| ())
+    }
+
+    /// Reports a descriptor as long as it is readable.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watch(&self, fd: RawFd, name: u64) -> io::Result<()> {
+        self.add(fd, name, libc::EPOLLIN)
+    }
+
+    /// Reports a socket whenever something comes, or room does.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watch_edges(&self, fd: RawFd, name: u64) -> io::Result<()> {
+        let both = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP;
+        self.add(fd, name, both | libc::EPOLLET)
+    }
+
+    /// Sleeps until there is something, at most so many milliseconds; what there is.
+    pub fn wait(&self, timeout_ms: i32, mut each: impl FnMut(Event)) {
+        let mut room = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: room for so many events.
+        let count = unsafe {
+            libc::epoll_wait(self.0.as_raw_fd(), room.as_mut_ptr(), room.len() as i32, timeout_ms)
+        };
+        // An interrupted sleep found nothing.
+        for event in room.iter().take(usize::try_from(count).unwrap_or(0)) {
+            each(Event { name: event.u64, what: event.events });
+        }
+    }
+}
+
+/// A descriptor that is readable when this process was asked to end (SIGTERM, SIGINT), which no
+/// longer ends it. Before other threads are started.
+///
+/// # Errors
+/// The kernel's.
+pub fn end_requests() -> io::Result<OwnedFd> {
+    // SAFETY: a set of signals of this frame, filled before it is read.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        checked(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))?;
+        let fd =
+            checked(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}

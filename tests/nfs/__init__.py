@@ -1,0 +1,1 @@
+"""NFS over RDMA in a guest."""

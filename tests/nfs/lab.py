@@ -1,0 +1,86 @@
+"""The kernel's NFS server in a guest, gateways in front of it, and mounts through them."""
+
+import time
+
+PORT = 20049
+SERVER = """
+set -e
+modprobe -a nfsd rpcrdma nfsv3 nfsv4
+mkdir -p /srv/nfs /run/rpcbind /var/lib/nfs/rpc_pipefs /var/lib/nfs/v4recovery /var/lib/nfs/nfsdcltrack /mnt
+mount -t tmpfs srv /srv/nfs
+: >/var/lib/nfs/etab; : >/var/lib/nfs/rmtab; : >/etc/exports
+mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+mountpoint -q /var/lib/nfs/rpc_pipefs || mount -t rpc_pipefs sunrpc /var/lib/nfs/rpc_pipefs
+echo 10 >/proc/fs/nfsd/nfsv4leasetime
+echo 10 >/proc/fs/nfsd/nfsv4gracetime
+grep -q ^_rpc: /etc/passwd || echo _rpc:x:970:65534::/run/rpcbind:/usr/sbin/nologin >>/etc/passwd
+exportfs -o rw,no_root_squash,fsid=0,no_subtree_check '*:/srv/nfs'
+setsid rpcbind -w
+for i in $(seq 300); do [ -z "$(ss -Htln 'sport = :111')" ] || break; sleep 0.1; done
+setsid rpc.mountd --port 20048
+echo +3 >/proc/fs/nfsd/versions
+echo 'tcp 2049' >/proc/fs/nfsd/portlist
+echo 4 >/proc/fs/nfsd/threads
+echo Y >/proc/fs/nfsd/v4_end_grace
+"""
+
+
+class Gateway:
+    """A gateway that runs in the guest."""
+
+    def __init__(self, lab, options):
+        words = [lab.sdp, "nfs", "gateway", "--listen", lab.guest.address, "--server", "127.0.0.1", *options]
+        self.guest = lab.guest
+        self.command = self.guest.start("exec " + " ".join(map(str, words)))
+        self.guest.wait_for(self.listens, 60, "the gateway's start")
+
+    def listens(self):
+        """Whether it said so; a failure if it has ended."""
+        assert not self.command.is_over(), self.command.wait()
+        out = self.command.file("out")
+        return out.exists() and b"listens" in out.read_bytes()
+
+    @property
+    def pid(self):
+        """Of the process, which is the command's shell itself."""
+        return int(self.guest.run("pgrep -x sdp").text)
+
+    def end(self, signal="TERM"):
+        """Asks it to end; what it said."""
+        self.guest.run(f"kill -{signal} {self.pid}")
+        return self.command.wait()
+
+
+class Lab:
+    """The guest, with a server."""
+
+    def __init__(self, guest, sdp):
+        self.guest, self.sdp = guest, sdp
+        guest.run(SERVER, limit_s=120)
+
+    def gateway(self, *options, allow="10.9.0.0/24"):
+        """Starts one."""
+        return Gateway(self, ["--allow", allow, *options])
+
+    def mount(self, folder, version, *options, ok=(0,)):
+        """Mounts through the gateway."""
+        words = [f"proto=rdma,port={PORT},vers={version}", *options]
+        path = "/"
+        if version == "3":
+            words.append("nolock,mountproto=tcp,mountport=20048")
+            path = "/srv/nfs"
+        command = f"mkdir -p {folder}; timeout -s KILL 60 mount -t nfs -o {','.join(words)} {self.guest.address}:{path} {folder}"
+        return self.guest.run(command, limit_s=90, ok=ok)
+
+    def unmount(self, folder):
+        """And the files that the server has of it."""
+        self.guest.run(f"umount {folder}", limit_s=90)
+
+    def counts(self, ended):
+        """The numbers that a gateway prints when it ends."""
+        lines = [line.split() for line in ended.text.splitlines()]
+        return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
+
+    def now(self):
+        """Seconds on this side's clock, for reports only."""
+        return time.monotonic()
