@@ -1,6 +1,7 @@
 """A kernel for the guests: Debian's package, fetched once by apt and unpacked, never installed."""
 
 import fcntl
+import hashlib
 import lzma
 import os
 import shutil
@@ -140,7 +141,7 @@ class Kernel:
 
     def __init__(self, root):
         self.image = root / "kernel"
-        self.initrd = root / "initrd"
+        self.initrd = None
         self.release = (root / "release").read_text(encoding="utf-8")
         self.modules = root / "lib/modules" / self.release
 
@@ -166,7 +167,9 @@ def prepare():
             new.rename(root)
         kernel = Kernel(root)
         content = initrd(root, kernel.release)
-        if not kernel.initrd.exists() or kernel.initrd.read_bytes() != content:
+        # By its content: other trees of this project may make another one.
+        kernel.initrd = root / f"initrd-{hashlib.sha256(content).hexdigest()[:16]}"
+        if not kernel.initrd.exists():
             new = cache() / "initrd.new"
             new.write_bytes(content)
             new.rename(kernel.initrd)

@@ -1,6 +1,13 @@
 """The kernel's client through `sdp nfs gateway`, with the kernel's server behind it by TCP."""
 
+import json
+import os
+from pathlib import Path
+
 import pytest
+
+from nfs.lab import LIMIT_S, PORT
+from tools.schema import faults
 
 SIZES = [1, 3600, 4999, 8192, 131073, 4 << 20]
 COPY = """
@@ -21,11 +28,43 @@ for n in %(sizes)s; do
     dd if=$dir/down.$n of=/tmp/%(version)s/direct bs=%(direct)s iflag=direct status=none
     cmp /tmp/%(version)s/direct /tmp/%(version)s/$n
 done
+long=$(printf 'x%%.0s' $(seq 180))
+for i in $(seq 100); do : >$dir/$long.$i; done
+ln -s $(printf '/some%%.0s' $(seq 180)) $dir/link
+echo 2 >/proc/sys/vm/drop_caches
+[ $(ls $dir | wc -l) = $((101 + 2 * %(count)s)) ]
+[ "$(readlink $dir/link)" = "$(readlink /srv/nfs/copied/link)" ]
 rm -r $dir
 """
+# The server breaks the client's delegation before it lets a local program write.
+RECALL = """
+set -e
+echo first >/srv/nfs/shared
+exec 3<%(mnt)s/shared
+cat <&3
+timeout 300 sh -c 'echo second >>/srv/nfs/shared'
+exec 3<&-
+cat %(mnt)s/shared
+rm /srv/nfs/shared
+"""
+# Each step can be done once, and fails when it is done again.
+STEPS = """
+set -e
+mkdir %(mnt)s/steps; cd %(mnt)s/steps
+n=0
+while [ ! -e /tmp/enough ]; do
+    n=$((n + 1))
+    mkdir a; mv a b; : >f; ln f g; rm f g; rmdir b
+    echo $n >/tmp/steps
+done
+cd /; rmdir %(mnt)s/steps
+"""
+# The gate has little time; the rest is run where SDP_TEST_WHOLE is set.
+IS_WHOLE = bool(os.environ.get("SDP_TEST_WHOLE"))
+VERSIONS = ["3", "4.0", "4.1", "4.2"] if IS_WHOLE else ["3", "4.2"]
 
 
-@pytest.mark.parametrize("version", ["3", "4.2"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_files_of_many_sizes_arrive_whole(lab, version):
     """Both ways, buffered and direct; and the gateway moved their bytes by READ and WRITE."""
     gateway = lab.gateway()
@@ -33,13 +72,65 @@ def test_files_of_many_sizes_arrive_whole(lab, version):
     lab.mount(folder, version)
     assert "proto=rdma" in lab.guest.run(f"grep {folder} /proc/mounts").text
     words = {"mnt": folder, "version": version, "sizes": " ".join(map(str, SIZES)), "direct": 65536}
-    lab.guest.run(COPY % words, limit_s=120)
+    words["count"] = len(SIZES)
+    lab.guest.run(COPY % words, limit_s=LIMIT_S)
+    recalls = version in ("4.1", "4.2")
+    if recalls:
+        assert lab.guest.run(RECALL % words, limit_s=LIMIT_S).text.split() == ["first", "first", "second"]
+    (status,) = json.loads(lab.guest.run([lab.sdp, "nfs", "stat", "--json"]).text)["gateways"]
+    schema = Path(__file__).resolve().parents[2] / "docs/schema/nfs.json"
+    assert not faults({"schema": 1, "gateways": [status]}, json.loads(schema.read_text(encoding="utf-8")))
+    assert [client["address"] for client in status["clients"]] == [lab.guest.address]
     lab.unmount(folder)
     ended = gateway.end()
     assert ended.status == 0, ended
     counts = lab.counts(ended)
+    assert counts["calls"] >= status["counts"]["calls"] >= sum(status["microseconds"]["server"]) > 0
     # The rest of a file behind its last whole page may go inline.
     large = sum(size // 4096 * 4096 for size in SIZES if size > 4096)
     assert counts["bytes_read"] >= large and counts["bytes_written"] >= 3 * large, counts
     assert counts["calls_inline"] and counts["calls_read"] and counts["replies_write"], counts
     assert counts["unknown_records"] == 0, counts
+    assert counts["callbacks"] >= 1 or not recalls, counts
+
+
+if IS_WHOLE:
+
+    def test_a_killed_gateway_costs_no_step_and_doubles_none(lab):
+        """The client's kernel connects to the next one and sends its calls again; the server knows those that it had, because they
+        come from the port of before."""
+        gateway = lab.gateway()
+        folder = "/mnt/steps"
+        lab.mount(folder, "3")
+        ports = "ss -Htn state established dport = :2049 | awk '{print $3}'"
+        before = lab.guest.run(ports).text
+        lab.guest.run("rm -f /tmp/enough /tmp/steps")
+        steps = lab.guest.start(STEPS % {"mnt": folder})
+        count = lambda: int(lab.guest.run("cat /tmp/steps 2>/dev/null || echo 0").text or 0)
+        lab.guest.wait_for(lambda: count() > 20, LIMIT_S, "steps")
+        assert gateway.end("KILL").status == 137
+        reached = count()
+        gateway = lab.gateway()
+        lab.guest.wait_for(lambda: steps.is_over() or count() > reached + 20, LIMIT_S, "steps behind the kill")
+        assert lab.guest.run(ports).text == before
+        lab.guest.run("touch /tmp/enough")
+        done = steps.wait(LIMIT_S)
+        assert done.status == 0, done
+        lab.unmount(folder)
+        assert gateway.end().status == 0
+
+
+def test_a_client_that_is_not_named_is_refused(lab):
+    """And the mount fails; the gateway says who it was."""
+    gateway = lab.gateway(allow="10.8.0.0/16")
+    done = lab.mount("/mnt/refused", "4.2", "retry=0", ok=None)
+    assert done.status != 0, done
+    ended = gateway.end()
+    assert f"{lab.guest.address} refused: not in --allow".encode() in ended.err, ended
+    assert lab.counts(ended)["calls"] == 0
+
+
+def test_without_allow_nothing_listens(lab):
+    """The option has no default, and the message names it."""
+    done = lab.guest.run([lab.sdp, "nfs", "gateway", "--listen", f"{lab.guest.address}:{PORT}"], ok=(2,))
+    assert b"--allow" in done.err

@@ -156,6 +156,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             let index = own(body, manager, wanted.id)?;
             let device = body.ids.get(index).map_or(0, |id| id.device);
             let none = abi::Storage([0; 128]);
+            let remote = body.ids.get(index).map_or(none, |id| storage_of(&id.remote));
             let reply = abi::QueryAddr {
                 node_guid: if device == 0 { 0 } else { guid(usize::from(device) - 1) },
                 port_num: body.ids.get(index).map_or(0, |id| id.device_port),
@@ -164,7 +165,7 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
                 src_size: 0,
                 dst_size: 0,
                 src: none,
-                dst: none,
+                dst: remote,
             };
             // SAFETY: the request names room for an answer of this type; the caller made both.
             unsafe { answer(wanted.response, reply) }
@@ -333,6 +334,23 @@ fn place(storage: &abi::Storage, len: u16) -> Result<Place, Errno> {
         _ => return Err(Errno(libc::EAFNOSUPPORT)),
     }
     Ok(Place { ip, port })
+}
+
+/// As the kernel writes it; zeros: nowhere.
+fn storage_of(place: &Place) -> abi::Storage {
+    let mut bytes = [0; 128];
+    if place.ip == [0; 16] {
+        return abi::Storage(bytes);
+    }
+    let (family, ip, at) = match place.ip {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => (libc::AF_INET, &place.ip[12..], 4),
+        _ => (libc::AF_INET6, &place.ip[..], 8),
+    };
+    let words = [(0, &(family as u16).to_ne_bytes()[..]), (2, &place.port.to_be_bytes()), (at, ip)];
+    for (at, from) in words {
+        bytes.iter_mut().skip(at).zip(from).for_each(|(to, from)| *to = *from);
+    }
+    abi::Storage(bytes)
 }
 
 /// The device that has an address, and which of its ports. A network without devices has one for all

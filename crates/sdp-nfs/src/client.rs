@@ -10,6 +10,7 @@ use std::{
     collections::VecDeque,
     io::{self, Write},
     net::{IpAddr, TcpStream},
+    time::Instant,
 };
 
 use sdp_fabric_verbs::{
@@ -28,8 +29,10 @@ use sdp_rpcrdma::{
     wire::HEADER_TAKEN,
 };
 
+use serde_json::{Value, json};
+
 use crate::{
-    counts::{Counts, End},
+    counts::{Counts, End, Spans},
     pool::{self, Block, Pool},
     records::{HEAD, Records, Taker},
 };
@@ -83,7 +86,10 @@ struct Slot {
     room: u32,
     /// READs that have not completed.
     reads: u32,
-    is_forwarded: bool,
+    /// When it came.
+    came: Option<Instant>,
+    /// When it was whole.
+    forwarded: Option<Instant>,
 }
 
 /// A reply on its way.
@@ -152,6 +158,7 @@ struct Side {
     /// No new calls.
     is_draining: bool,
     counts: Counts,
+    spans: Spans,
     end: Option<End>,
 }
 
@@ -440,7 +447,8 @@ impl Side {
             reply: Some(reply),
             room,
             reads,
-            is_forwarded: false,
+            came: Some(Instant::now()),
+            forwarded: None,
         };
         self.counts.calls += 1;
         self.counts.calls_read += u64::from(incoming.has_reads());
@@ -460,7 +468,11 @@ impl Side {
         let head = MARK + (len as usize).min(Target::BYTES);
         match self.responder.complete(slot, pool.get(&args, MARK..head)) {
             Ok(()) => {
-                self.slots[slot].is_forwarded = true;
+                let now = Instant::now();
+                if let Some(came) = self.slots[slot].came {
+                    self.spans.forward.note(now - came);
+                }
+                self.slots[slot].forwarded = Some(now);
                 self.enqueue(pool, args, len);
             }
             Err((answer, rule)) => {
@@ -482,7 +494,14 @@ impl Side {
 
     /// A whole reply of the server's.
     fn answer(&mut self, pool: &mut Pool, slot: usize, len: usize) {
-        let Some(block) = std::mem::take(&mut self.slots[slot]).reply else { return };
+        let Slot { reply: Some(block), forwarded, .. } = std::mem::take(&mut self.slots[slot])
+        else {
+            return;
+        };
+        let came = Instant::now();
+        if let Some(forwarded) = forwarded {
+            self.spans.server.note(came - forwarded);
+        }
         let mut transfers = std::mem::take(&mut self.transfers);
         transfers.clear();
         let message = pool.get(&block, 0..len);
@@ -515,6 +534,7 @@ impl Side {
                 self.send(pool, answer.as_slice());
             }
         }
+        self.spans.reply.note(came.elapsed());
         self.transfers = transfers;
     }
 
@@ -601,7 +621,7 @@ impl Taker for Taking<'_> {
             Some(Direction::Call) => For::Callback,
             Some(Direction::Reply) => {
                 let known = self.side.responder.find(xid);
-                match known.filter(|slot| self.side.slots[*slot].is_forwarded) {
+                match known.filter(|slot| self.side.slots[*slot].forwarded.is_some()) {
                     Some(slot) => For::Reply(slot),
                     None => For::Nobody,
                 }
@@ -694,6 +714,7 @@ impl Client {
             held: 0,
             is_draining: false,
             counts: Counts::default(),
+            spans: Spans::default(),
             end: None,
         };
         let records = Records::default();
@@ -764,6 +785,24 @@ impl Client {
         &self.side.counts
     }
 
+    /// How long its calls took.
+    pub const fn spans(&self) -> &Spans {
+        &self.side.spans
+    }
+
+    /// What an operator may want to know of it.
+    pub fn to_json(&self) -> Value {
+        let side = &self.side;
+        json!({
+            "address": self.peer.map(|peer| peer.to_string()),
+            "credits": side.responder.credits(),
+            "in_flight": side.responder.in_flight(),
+            "waiting": side.waiting.len(),
+            "memory": side.held,
+            "counts": side.counts.to_json(),
+        })
+    }
+
     /// Asks the peer's device whether it is there: a WRITE of no bytes.
     pub fn probe(&mut self) {
         if self.side.fates.is_empty() && self.side.posts.is_empty() {
@@ -778,7 +817,7 @@ impl Client {
     }
 
     /// Gives all blocks back. Its queue pair has ended: no device uses them.
-    pub fn bury(mut self, pool: &mut Pool) -> Counts {
+    pub fn bury(mut self, pool: &mut Pool) -> (Counts, Spans) {
         let side = &mut self.side;
         let slots = side.slots.iter_mut().flat_map(|slot| [slot.args.take(), slot.reply.take()]);
         let outs = side.outs.iter_mut().flatten().map(|out| out.block.take());
@@ -786,6 +825,6 @@ impl Client {
         for block in slots.chain(outs).chain(records).flatten() {
             pool.free(block);
         }
-        self.side.counts
+        (self.side.counts, self.side.spans)
     }
 }

@@ -1,6 +1,9 @@
 //! What a gateway counts.
 
+use std::time::Duration;
+
 use sdp_rpcrdma::rule::Rule;
+use serde_json::{Value, json};
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,5 +103,97 @@ impl Counts {
     /// A message broke a rule.
     pub const fn broke(&mut self, rule: Rule) {
         self.rules[rule as usize] += 1;
+    }
+}
+
+/// Places of a histogram: the last one is of half a minute and more.
+const TIMES: usize = 26;
+
+/// How long something took, in powers of two of microseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Times([u64; TIMES]);
+
+impl Times {
+    /// Once more.
+    pub fn note(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let place = (u64::BITS - micros.leading_zeros()) as usize;
+        self.0[place.min(TIMES - 1)] += 1;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(to, from)| *to += from);
+    }
+}
+
+/// The three parts of a call's way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// From its arrival until it is whole.
+    pub forward: Times,
+    /// The server's, and the connection's to it.
+    pub server: Times,
+    /// From the server's reply until the device has it.
+    pub reply: Times,
+}
+
+impl Spans {
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.forward.add(&other.forward);
+        self.server.add(&other.server);
+        self.reply.add(&other.reply);
+    }
+
+    /// In JSON: for each place how often it took less than 2 to this power of microseconds, and not
+    /// less than half of that.
+    pub fn to_json(&self) -> Value {
+        json!({ "forward": self.forward.0, "server": self.server.0, "reply": self.reply.0 })
+    }
+}
+
+impl Counts {
+    /// In JSON.
+    pub fn to_json(&self) -> Value {
+        let mut all: serde_json::Map<String, Value> = self
+            .named()
+            .into_iter()
+            .map(|(name, count)| (name.to_string(), Value::from(count)))
+            .collect();
+        let rules = Rule::ALL.iter().zip(self.rules).filter(|(_, count)| *count != 0);
+        let rules: serde_json::Map<String, Value> =
+            rules.map(|(rule, count)| (rule.name().to_string(), Value::from(count))).collect();
+        all.insert("rules".to_string(), Value::Object(rules));
+        Value::Object(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_by_powers_of_two() {
+        let mut spans = Spans::default();
+        for micros in [0, 1, 2, 3, 4, 1000, u64::MAX / 1000] {
+            spans.server.note(Duration::from_micros(micros));
+        }
+        let json = spans.to_json();
+        let of = |place: usize| json["server"][place].as_u64();
+        assert_eq!((of(0), of(1), of(2), of(3)), (Some(1), Some(1), Some(2), Some(1)));
+        assert_eq!((of(10), of(TIMES - 1)), (Some(1), Some(1)));
+        let mut twice = spans.clone();
+        twice.add(&spans);
+        assert_eq!(twice.to_json()["server"][2], 4);
+    }
+
+    #[test]
+    fn rules_are_named_when_they_were_broken() {
+        let mut counts = Counts::default();
+        assert_eq!(counts.to_json()["rules"], json!({}));
+        counts.broke(Rule::Position);
+        counts.calls = 3;
+        let json = counts.to_json();
+        assert_eq!((&json["rules"]["position"], &json["calls"]), (&json!(1), &json!(3)));
     }
 }

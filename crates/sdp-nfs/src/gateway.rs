@@ -30,12 +30,14 @@ use sdp_rpcrdma::{
     private_data::Offer,
     responder::{Responder, Settings as Terms},
 };
+use serde_json::json;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     allow::Network,
     client::{Client, RECORD_MAX},
-    counts::{Counts, End},
+    control::Control,
+    counts::{Counts, End, Spans},
     poll::{self, Set},
     pool::{self, Pool},
 };
@@ -70,7 +72,10 @@ const WAKE: u64 = 1;
 const MANAGER: u64 = 2;
 const DEVICE: u64 = 3;
 const END: u64 = 4;
+const CONTROL: u64 = 5;
 const FIRST: u64 = 16;
+/// Version of the status.
+const SCHEMA: u32 = 1;
 
 /// How a gateway is to be.
 #[derive(Debug, Clone)]
@@ -129,9 +134,11 @@ pub struct Gateway {
     _end: OwnedFd,
     is_armed: bool,
     has_events: bool,
-    next_port: u16,
     drained: Option<Instant>,
     totals: Counts,
+    spans: Spans,
+    ends: BTreeMap<&'static str, u64>,
+    control: Option<Control>,
     refused: BTreeMap<String, u64>,
 }
 
@@ -207,11 +214,53 @@ impl Gateway {
             _end: end,
             is_armed: false,
             has_events: true,
-            next_port: PRIVILEGED.end - 1,
             drained: None,
             totals: Counts::default(),
+            spans: Spans::default(),
+            ends: BTreeMap::new(),
+            control: None,
             refused: BTreeMap::new(),
         })
+    }
+
+    /// Tells its status to who connects to a socket of its user's.
+    ///
+    /// # Errors
+    /// There is no folder for it.
+    pub fn offer_status(&mut self) -> io::Result<()> {
+        let control = Control::new(self.settings.listen)?;
+        self.set.watch(control.descriptor(), CONTROL)?;
+        self.control = Some(control);
+        Ok(())
+    }
+
+    /// What an operator may want to know.
+    pub fn status(&self) -> String {
+        let mut spans = self.spans.clone();
+        let mut clients = Vec::new();
+        for entry in self.entries.iter().flatten() {
+            if let Entry::Open(client, _) = entry {
+                clients.push(client.to_json());
+            }
+            if let Entry::Open(client, _) | Entry::Ending(client) = entry {
+                spans.add(client.spans());
+            }
+        }
+        let status = json!({
+            "schema": SCHEMA,
+            "listen": self.settings.listen.to_string(),
+            "server": self.settings.server.to_string(),
+            "device": String::from_utf8_lossy(self.fabric.device_name()),
+            "allow": self.settings.allow.iter().map(Network::to_string).collect::<Vec<_>>(),
+            "ending": self.drained.is_some(),
+            "memory": { "bytes": self.memory(), "free": self.free_memory() },
+            "clients": clients,
+            "refused": self.refused,
+            "ended": self.ends,
+            "counts": self.counts().to_json(),
+            "microseconds": spans.to_json(),
+        });
+        format!("{status:#}\n")
     }
 
     /// Serves until this process is asked to end and all calls have ended.
@@ -242,10 +291,12 @@ impl Gateway {
     fn sleep(&mut self) {
         let mut woken = false;
         let (entries, mut has_events, mut is_end) = (&mut self.entries, false, false);
+        let mut is_asked = false;
         self.set.wait(SLEEP_MS, |event| match event.name {
             WAKE => woken = true,
             MANAGER | DEVICE => has_events = true,
             END => is_end = true,
+            CONTROL => is_asked = true,
             name => {
                 let entry = entries.get_mut((name - FIRST) as usize).and_then(Option::as_mut);
                 if let Some(Entry::Open(client, _)) = entry {
@@ -257,6 +308,9 @@ impl Gateway {
         self.has_events |= has_events;
         if woken && self.fabric.take_wakeups() {
             self.is_armed = false;
+        }
+        if let Some(control) = self.control.as_ref().filter(|_| is_asked) {
+            control.answer(|| self.status());
         }
         if is_end {
             self.drain();
@@ -312,12 +366,17 @@ impl Gateway {
 
     fn request(&mut self, id: Id, data: &PrivateData) {
         let peer = self.fabric.peer(id).and_then(|address| address.ip());
-        let is_allowed = peer.is_some_and(|peer| self.settings.allow.iter().any(|n| n.has(peer)));
-        if !is_allowed || self.drained.is_some() {
-            self.refuse(id, peer, "not in --allow");
-            return;
+        let is_allowed = self.settings.allow.iter().any(|network| match peer {
+            Some(peer) => network.has(peer),
+            None => *network == Network::Any,
+        });
+        if self.drained.is_some() {
+            return self.refuse(id, peer, "this process ends");
         }
-        match self.connect() {
+        if !is_allowed {
+            return self.refuse(id, peer, "not in --allow");
+        }
+        match self.connect(peer) {
             Ok(server) => {
                 let index = self.entries.iter().position(Option::is_none).unwrap_or_else(|| {
                     self.entries.push(None);
@@ -345,47 +404,44 @@ impl Gateway {
         }
     }
 
-    /// Begins a connection to the server, from a privileged port where this process may use one.
-    fn connect(&mut self) -> io::Result<Socket> {
+    /// Begins a connection to the server, from a privileged port where this process may use one. A
+    /// client that comes back has the port that it had, if no other connection has it now: the
+    /// server knows repeated calls by it.
+    fn connect(&mut self, peer: Option<IpAddr>) -> io::Result<Socket> {
         let to = self.settings.server;
         let any = match to {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let source = self.settings.source.unwrap_or(any);
-        let mut tries = PRIVILEGED.len();
-        loop {
+        let candidates = ports_of(peer).chain([0]);
+        let mut why = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for port in candidates {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_nonblocking(true)?;
             socket.set_tcp_nodelay(true)?;
             socket.set_keepalive(true)?;
-            let mut port = 0;
-            if tries > 0 {
-                port = self.next_port;
-                self.next_port =
-                    if port == PRIVILEGED.start { PRIVILEGED.end - 1 } else { port - 1 };
-            }
+            // A connection that ends leaves its port free at once, also when this process is killed.
+            socket.set_linger(Some(Duration::ZERO))?;
             let begun = socket.bind(&SocketAddr::new(source, port).into()).and_then(|()| {
                 match socket.connect(&to.into()) {
                     Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
                     begun => begun,
                 }
             });
-            match begun {
-                Ok(()) => return Ok(socket),
-                Err(e) if tries == 0 => return Err(e),
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => tries = 0,
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-                    ) =>
-                {
-                    tries -= 1;
-                }
-                Err(e) => return Err(e),
+            let Err(e) = begun else { return Ok(socket) };
+            let is_taken = matches!(
+                e.kind(),
+                io::ErrorKind::AddrInUse
+                    | io::ErrorKind::AddrNotAvailable
+                    | io::ErrorKind::PermissionDenied
+            );
+            if !is_taken {
+                return Err(e);
             }
+            why = e;
         }
+        Err(why)
     }
 
     /// Looks after one place; whether there was something to do.
@@ -427,6 +483,7 @@ impl Gateway {
                 }
                 let Some(end) = client.end() else { return had_some };
                 eprintln!("sdp nfs gateway: {} ended: {}", shown(client.peer), end.name());
+                *self.ends.entry(end.name()).or_insert(0) += 1;
                 self.fabric.disconnect(client.id);
                 if let Some(Entry::Open(client, _)) = self.entries[index].take() {
                     self.entries[index] = Some(Entry::Ending(client));
@@ -439,7 +496,9 @@ impl Gateway {
                     return false;
                 }
                 if let Some(Entry::Ending(client)) = self.entries[index].take() {
-                    self.totals.add(&client.bury(&mut self.pool));
+                    let (counts, spans) = client.bury(&mut self.pool);
+                    self.totals.add(&counts);
+                    self.spans.add(&spans);
                 }
                 true
             }
@@ -480,10 +539,33 @@ impl Gateway {
         all
     }
 
+    /// Bytes of the pool.
+    pub const fn memory(&self) -> usize {
+        self.pool.bytes()
+    }
+
+    /// Bytes of the pool that no call has.
+    pub const fn free_memory(&self) -> usize {
+        self.pool.free_bytes()
+    }
+
     /// Clients that were refused, by address.
     pub const fn refused(&self) -> &BTreeMap<String, u64> {
         &self.refused
     }
+}
+
+/// The privileged ports in the order in which a client's connections try them: each address has an
+/// order of its own, which stays the same.
+fn ports_of(peer: Option<IpAddr>) -> impl Iterator<Item = u16> {
+    let count = u64::from(PRIVILEGED.end - PRIVILEGED.start);
+    let mixed = match peer {
+        Some(IpAddr::V4(v4)) => u64::from(u32::from(v4)),
+        Some(IpAddr::V6(v6)) => (u128::from(v6) >> 64) as u64 ^ u128::from(v6) as u64,
+        None => 0,
+    };
+    let first = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (0..count).map(move |at| PRIVILEGED.start + ((first + at) % count) as u16)
 }
 
 fn shown(peer: Option<IpAddr>) -> String {

@@ -6,6 +6,7 @@
 
 pub mod allow;
 pub mod client;
+pub mod control;
 pub mod counts;
 pub mod gateway;
 pub mod poll;

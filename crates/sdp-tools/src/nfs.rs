@@ -1,24 +1,34 @@
 //! `sdp nfs`: NFS over RDMA.
 
 use std::{
+    collections::BTreeMap,
+    fmt::Write,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::Path,
+    time::Duration,
 };
 
 use clap::{Args, Subcommand};
 use sdp_nfs::{
     allow::Network,
+    control,
     gateway::{self, Gateway, Settings},
     poll,
 };
+use serde_json::{Value, json};
 
 use crate::{Failure, devices};
+
+/// Version of the JSON form.
+const SCHEMA: u32 = 1;
 
 /// The commands of `sdp nfs`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Let clients with RDMA use an NFS server that has none
     Gateway(GatewayOptions),
+    /// Show this host's gateways, their clients, and what they have counted
+    Stat(StatOptions),
 }
 
 /// Options of `sdp nfs gateway`.
@@ -41,6 +51,20 @@ pub struct GatewayOptions {
     /// Mebibytes of registered memory for transfers
     #[arg(long, value_name = "MIB", default_value_t = (gateway::MEMORY >> 20) as u32)]
     pub memory: u32,
+}
+
+/// Options of `sdp nfs stat`.
+#[derive(Debug, Clone, Args)]
+pub struct StatOptions {
+    /// Print JSON
+    #[arg(long, conflicts_with = "prometheus")]
+    pub json: bool,
+    /// Print the text format of Prometheus
+    #[arg(long)]
+    pub prometheus: bool,
+    /// Look again after so many seconds, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub watch: Option<u32>,
 }
 
 /// The first address of a host or an address, with its port or the usual one.
@@ -88,6 +112,9 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
     let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
     let failed = |e: gateway::Failure| Failure(e.0);
     let mut gateway = Gateway::new(settings, end).map_err(failed)?;
+    if let Err(e) = gateway.offer_status() {
+        eprintln!("sdp nfs gateway: no socket for `sdp nfs stat`: {e}");
+    }
     crate::print(&format!("listens on {listen} for the server {server}\n"));
     let served = gateway.run();
     let mut out = String::new();
@@ -101,6 +128,161 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
     served.map_err(failed)
 }
 
+/// What the gateways of this host say.
+fn statuses() -> Vec<Value> {
+    let said = control::ask_all().into_iter();
+    said.filter_map(|(_, text)| serde_json::from_str(&text).ok()).collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// A text of a gateway's, without characters that could drive a terminal.
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("-").chars().filter(|c| !c.is_control()).collect()
+}
+
+fn sum(map: &Value) -> u64 {
+    map.as_object().into_iter().flatten().map(|(_, count)| number(count)).sum()
+}
+
+/// Less than so many microseconds took this share of the calls, in hundredths.
+fn quantile(histogram: &Value, hundredths: u64) -> String {
+    let places: Vec<u64> = histogram.as_array().into_iter().flatten().map(number).collect();
+    let all: u64 = places.iter().sum();
+    let mut so_far = 0;
+    for (place, count) in places.iter().enumerate() {
+        so_far += count;
+        if all != 0 && so_far * 100 >= all * hundredths {
+            return format!("{} us", 1u64 << place);
+        }
+    }
+    "-".to_string()
+}
+
+fn table(gateways: &[Value]) -> String {
+    let mut out = String::new();
+    for gateway in gateways {
+        let words = ["listen", "device", "server"].map(|name| text(&gateway[name]));
+        let [listen, device, server] = words;
+        let memory = &gateway["memory"];
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let _ = writeln!(
+            out,
+            "{listen} ({device}) for {server}: memory {:.0} MiB, {:.1} used{}",
+            mib(number(&memory["bytes"])),
+            mib(number(&memory["bytes"]) - number(&memory["free"]).min(number(&memory["bytes"]))),
+            if gateway["ending"] == true { ", ending" } else { "" },
+        );
+        let _ = writeln!(
+            out,
+            "  {:<24} {:>7} {:>7} {:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>7}",
+            "client",
+            "credits",
+            "flight",
+            "waiting",
+            "calls",
+            "inline",
+            "READ MiB",
+            "WRITE MiB",
+            "callbacks",
+            "broken"
+        );
+        let empty = Vec::new();
+        let clients = gateway["clients"].as_array().unwrap_or(&empty);
+        let total = [("all, also gone", gateway)];
+        let named = clients.iter().map(|client| (None, client));
+        for (name, of) in named.chain(total.map(|(name, of)| (Some(name), of))) {
+            let counts = &of["counts"];
+            let plain = |name: &str| match &of[name] {
+                Value::Null => "-".to_string(),
+                value => number(value).to_string(),
+            };
+            let _ = writeln!(
+                out,
+                "  {:<24} {:>7} {:>7} {:>7} {:>10} {:>9} {:>9.1} {:>9.1} {:>9} {:>7}",
+                name.map_or_else(|| text(&of["address"]), str::to_string),
+                plain("credits"),
+                plain("in_flight"),
+                plain("waiting"),
+                number(&counts["calls"]),
+                number(&counts["calls_inline"]),
+                mib(number(&counts["bytes_written"])),
+                mib(number(&counts["bytes_read"])),
+                number(&counts["callbacks"]),
+                sum(&counts["rules"]),
+            );
+        }
+        let spans = &gateway["microseconds"];
+        for (name, about) in [
+            ("forward", "arrived to whole"),
+            ("server", "the server's time"),
+            ("reply", "reply to the device"),
+        ] {
+            let [half, most] = [50, 99].map(|share| quantile(&spans[name], share));
+            let _ = writeln!(out, "  {about:<24} half below {half}, 99 % below {most}");
+        }
+        for name in ["refused", "ended"] {
+            let all = gateway[name].as_object().into_iter().flatten();
+            let all: Vec<String> = all.map(|(who, n)| format!("{who} {}", number(n))).collect();
+            if !all.is_empty() {
+                let _ = writeln!(out, "  {name}: {}", all.join(", "));
+            }
+        }
+    }
+    if gateways.is_empty() {
+        out += "no gateway of this user's runs here\n";
+    }
+    out
+}
+
+/// Counters of whole gateways, with the text format's names.
+fn prometheus(gateways: &[Value]) -> String {
+    let mut kinds: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
+    for gateway in gateways {
+        let labels = format!("listen=\"{}\"", text(&gateway["listen"]).replace(['\\', '"'], ""));
+        let mut add = |name: String, more: String, count: u64| {
+            kinds.entry(name).or_default().push((format!("{labels}{more}"), count));
+        };
+        for (name, count) in gateway["counts"].as_object().into_iter().flatten() {
+            if count.is_u64() {
+                add(format!("sdp_nfs_{name}_total"), String::new(), number(count));
+            }
+        }
+        for (rule, count) in gateway["counts"]["rules"].as_object().into_iter().flatten() {
+            let more = format!(",rule=\"{rule}\"");
+            add("sdp_nfs_rules_broken_total".to_string(), more, number(count));
+        }
+        add("sdp_nfs_refused_total".to_string(), String::new(), sum(&gateway["refused"]));
+        add("sdp_nfs_ended_total".to_string(), String::new(), sum(&gateway["ended"]));
+    }
+    let mut out = String::new();
+    for (name, samples) in kinds {
+        let _ = writeln!(out, "# HELP {name} See sdp nfs stat.\n# TYPE {name} counter");
+        for (labels, count) in samples {
+            let _ = writeln!(out, "{name}{{{labels}}} {count}");
+        }
+    }
+    out
+}
+
+fn stat(options: &StatOptions) -> Result<(), Failure> {
+    loop {
+        let gateways = statuses();
+        let out = match (options.json, options.prometheus) {
+            (true, _) => crate::json(&json!({ "schema": SCHEMA, "gateways": gateways }))?,
+            (false, true) => prometheus(&gateways),
+            (false, false) => table(&gateways),
+        };
+        let gone = crate::try_print(&out).is_err();
+        match options.watch {
+            Some(seconds) if !gone => std::thread::sleep(Duration::from_secs(seconds.into())),
+            _ => return Ok(()),
+        }
+    }
+}
+
 /// Runs the sub-command.
 ///
 /// # Errors
@@ -108,5 +290,66 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
 pub fn main(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Gateway(options) => gateway(options),
+        Command::Stat(options) => stat(options),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway() -> Value {
+        let mut server = vec![0; 26];
+        (server[4], server[9]) = (98, 2);
+        json!({
+            "listen": "10.9.0.1:20049", "device": "rxe0", "server": "127.0.0.1:2049",
+            "memory": { "bytes": 8 << 20, "free": 6 << 20 }, "ending": false,
+            "clients": [{ "address": "10.9.0.2", "credits": 32, "in_flight": 3, "waiting": 0,
+                "counts": { "calls": 100, "bytes_read": 1 << 20, "rules": {} } }],
+            "refused": { "10.8.0.1": 2 }, "ended": { "client-gone": 1 },
+            "counts": { "calls": 104, "rules": { "position": 5 } },
+            "microseconds": { "forward": [], "server": server, "reply": [] },
+        })
+    }
+
+    #[test]
+    fn a_table_of_clients() {
+        let out = table(&[gateway()]);
+        for part in [
+            "10.9.0.1:20049 (rxe0) for 127.0.0.1:2049: memory 8 MiB, 2.0 used",
+            "half below 16 us, 99 % below 512 us",
+            "refused: 10.8.0.1 2",
+            "ended: client-gone 1",
+        ] {
+            assert!(out.contains(part), "{part}: {out}");
+        }
+        let row: Vec<&str> = out.lines().nth(2).unwrap().split_whitespace().collect();
+        let wanted = ["10.9.0.2", "32", "3", "0", "100", "0", "0.0", "1.0", "0", "0"];
+        assert_eq!(row, wanted);
+        assert!(out.lines().nth(3).unwrap().ends_with('5'), "{out}");
+        assert_eq!(table(&[]), "no gateway of this user's runs here\n");
+    }
+
+    #[test]
+    fn samples_for_prometheus() {
+        let out = prometheus(&[gateway()]);
+        for line in [
+            "sdp_nfs_calls_total{listen=\"10.9.0.1:20049\"} 104",
+            "sdp_nfs_rules_broken_total{listen=\"10.9.0.1:20049\",rule=\"position\"} 5",
+            "sdp_nfs_refused_total{listen=\"10.9.0.1:20049\"} 2",
+        ] {
+            assert!(out.lines().any(|found| found == line), "{line}: {out}");
+        }
+    }
+
+    #[test]
+    fn addresses_with_and_without_a_port() {
+        let of = |text: &str| address(text, 2049).unwrap().to_string();
+        assert_eq!(of("10.9.0.1"), "10.9.0.1:2049");
+        assert_eq!(of("10.9.0.1:20"), "10.9.0.1:20");
+        assert_eq!(of("fd00::1"), "[fd00::1]:2049");
+        assert_eq!(of("[fd00::1]"), "[fd00::1]:2049");
+        assert_eq!(of("[fd00::1]:20"), "[fd00::1]:20");
+        assert!(address("10.9.0.1:x", 1).is_err());
     }
 }

@@ -367,7 +367,6 @@ pub(super) const SUITES: &[Suite] = &[
         "NFS over RDMA in a guest: the kernel's client through the gateway, its server behind it",
         "tests/nfs",
         &["qemu-system-x86_64", "busybox", "depmod", "dpkg-deb", "apt-get"],
-        300,
     ),
     app(
         "machines",
