@@ -11,7 +11,7 @@
 use core::pin::pin;
 
 use libc::c_int;
-use sdp_sys::{errno::Errno, fd, section, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, fd, section, sys};
 
 use crate::{
     api::calls::{self, Route, Ticket},
@@ -70,12 +70,14 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                 if flags & libc::MSG_DONTWAIT != 0 || fd::is_nonblocking(number) {
                     return partial(Errno::EAGAIN);
                 }
-                let until = *deadline.get_or_insert_with(|| {
-                    carrier::timeout_ns(number, libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
-                });
                 let Some(conn) = ConnGuard::new(number, Half::Send) else {
                     return partial(Errno::EBADF);
                 };
+                let until =
+                    *deadline.get_or_insert_with(|| carrier::deadline(&conn, number, Half::Send));
+                if until == Some(0) {
+                    return partial(Errno::EAGAIN);
+                }
                 let guard = pin!(CallGuard::on(&conn));
                 let guard = guard.as_ref();
                 let meeting = if wakes < WAKES { pause::expects(&conn) } else { -1 };

@@ -9,7 +9,7 @@ use sdp_proto::{TakenMessage, take as take_message, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{early, family::Row, lock};
 use sdp_stats::{Direction, Lane as StatsLane, Reason};
-use sdp_sys::{errno::Errno, fd, section, time::monotonic_ns};
+use sdp_sys::{errno::Errno, fd, section};
 
 use core::{pin::pin, sync::atomic::Ordering};
 
@@ -125,9 +125,8 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 if is_over {
                     continue; // what came before the end has come by now
                 }
-                let until = *deadline.get_or_insert_with(|| {
-                    carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
-                });
+                let until = *deadline
+                    .get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Receive));
                 if wait::for_more(conn, guard, until, mark) != wait::Woken::Look
                     || wait::was_interrupted(&mut mark)
                 {
@@ -165,9 +164,11 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                         continue;
                     }
                 }
-                let until = *deadline.get_or_insert_with(|| {
-                    carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
-                });
+                let until = *deadline
+                    .get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Receive));
+                if until == Some(0) && core::mem::replace(&mut look, Look::Carrier) == Look::Ring {
+                    continue;
+                }
                 if until == Some(0) {
                     return if got > 0 { Ok(got) } else { Err(e) };
                 }

@@ -22,7 +22,7 @@ use sdp_stats::{Direction, Reason};
 use sdp_sys::{
     errno::Errno,
     fd, section, signal,
-    time::{TICKS_PER_MS, monotonic_ns, ticks},
+    time::{TICKS_PER_MS, ticks},
     tls,
 };
 
@@ -157,9 +157,10 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             }
             return partial(Errno::EAGAIN);
         }
-        let until = *deadline.get_or_insert_with(|| {
-            carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
-        });
+        let until = *deadline.get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Send));
+        if until == Some(0) {
+            return partial(Errno::EAGAIN);
+        }
         let woken = match blocked {
             Blocked::Ring => wait::for_room(conn, guard, until, mark),
             Blocked::Carrier => wait::for_carrier_room(conn, guard, until, mark),

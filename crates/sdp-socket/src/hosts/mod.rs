@@ -245,9 +245,10 @@ fn send_behind(
             }
             return partial(Errno::EAGAIN);
         }
-        let until = *deadline.get_or_insert_with(|| {
-            carrier::timeout_ns(conn.fd(), libc::SO_SNDTIMEO).map(|ns| monotonic_ns() + ns)
-        });
+        let until = *deadline.get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Send));
+        if until == Some(0) {
+            return partial(Errno::EAGAIN);
+        }
         let sleep = match blocked {
             Wait::Carrier => (libc::POLLOUT, None),
             Wait::Unsegmented => (0, Some(wait::MORE_SLEEP_NS)),
@@ -519,9 +520,11 @@ fn receive_behind(
             return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
         }
         pair.is_waited_for.store(true, Ordering::Relaxed);
-        let until = *deadline.get_or_insert_with(|| {
-            carrier::timeout_ns(conn.fd(), libc::SO_RCVTIMEO).map(|ns| monotonic_ns() + ns)
-        });
+        let until =
+            *deadline.get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Receive));
+        if until == Some(0) {
+            return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
+        }
         // Once for each time that something came: a look may find no payload.
         if !is_cut && !core::mem::replace(&mut has_spun, true) && spin(conn, pair, guard) {
             continue;

@@ -199,6 +199,11 @@ pub(crate) fn accepted(listener: c_int, fd: c_int, generation: u32) {
     let _section = section::Guard::enter();
     let flags = Origin::Accepted.with(inherited.within(Origin::MayBeElsewhere.flags()));
     let Some(conn) = install(fd, Stage::Fresh, flags) else { return process::forget(fd) };
+    if let Some(Entry::Conn(index)) = table::entry(listener)
+        && let Some(listener) = conn::get(index)
+    {
+        conn.historic.inherit_limits(listener.historic.word());
+    }
     establish(conn, fd, rule_tcp, generation);
     if inherited.has(Limits::Fallback)
         && let Some(reason) = options::in_the_way(fd)

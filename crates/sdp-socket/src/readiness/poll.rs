@@ -84,9 +84,8 @@ pub(crate) enum Look {
     Busy,
 }
 
-/// Whether a receive call would find something; otherwise the half is armed and looked at once
-/// more. Never waits.
-pub(crate) fn look_or_arm(conn: &Conn) -> Look {
+/// Whether a receive call would find something. Never waits.
+pub(crate) fn look(conn: &Conn) -> Look {
     if hosts::is_guarded(conn) {
         return match hosts::look(conn) {
             Some(hosts::Found::Nothing) => Look::Empty,
@@ -95,12 +94,21 @@ pub(crate) fn look_or_arm(conn: &Conn) -> Look {
             None => Look::Busy,
         };
     }
-    let Some((link, half)) = inbound(conn) else { return Look::Empty };
-    let half = link.half(half);
-    match glance(conn, half) {
-        Look::Empty => {}
+    match inbound(conn) {
+        Some((link, half)) => glance(conn, link.half(half)),
+        None => Look::Empty,
+    }
+}
+
+/// Whether a receive call would find something; otherwise the half is armed and looked at once
+/// more. Never waits.
+pub(crate) fn look_or_arm(conn: &Conn) -> Look {
+    match look(conn) {
+        Look::Empty if !hosts::is_guarded(conn) => {}
         other => return other,
     }
+    let Some((link, half)) = inbound(conn) else { return Look::Empty };
+    let half = link.half(half);
     half.arm(What::Bytes, wait_mode(conn));
     glance(conn, half)
 }

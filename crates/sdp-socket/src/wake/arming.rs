@@ -103,9 +103,10 @@ pub(crate) fn wait_mode(conn: &Conn) -> How {
     }
 }
 
-/// Whether the sending half is on the SDP lane with room, so that "writable" needs no kernel.
-pub(crate) fn has_room(conn: &Conn) -> bool {
-    let Some(link) = conn.link() else { return false };
+/// Whether the sending half's ring has room. `None`: it is not on the SDP lane, and the kernel is to
+/// say.
+pub(crate) fn room_in_ring(conn: &Conn) -> Option<bool> {
+    let link = conn.link()?;
     let half = link.half(conn.half_index(Half::Send));
-    half.lane() == Lane::Sdp && half.free() > half.size() / 2
+    (half.lane() == Lane::Sdp).then(|| half.free() >= half.size() / 8)
 }

@@ -1,7 +1,7 @@
 //! Hooks of socket options, and of the flags of `preadv2` and `pwritev2`.
 
 use libc::{c_int, c_void, socklen_t};
-use sdp_sys::errno::Errno;
+use sdp_sys::{errno::Errno, memory};
 
 use super::{Call, done};
 use crate::{
@@ -44,6 +44,9 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     {
         conn.set(Origin::Bound);
     }
+    if level == libc::SOL_SOCKET {
+        note_limit(fd, name, value, len);
+    }
     if let Verdict::Leaves(leaving) = options::set(level, name)
         && leaving.holds_for(value, len)
     {
@@ -51,6 +54,31 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     }
     true
 }
+
+/// A time limit that the kernel is going to accept: whether it is a negative number of seconds.
+fn note_limit(fd: c_int, name: c_int, value: *const c_void, len: socklen_t) {
+    let half = match name {
+        libc::SO_RCVTIMEO | RCVTIMEO_NEW => Half::Receive,
+        libc::SO_SNDTIMEO | SNDTIMEO_NEW => Half::Send,
+        _ => return,
+    };
+    let words = size_of::<libc::timeval>();
+    let Some(conn) = ConnGuard::new(fd, half).filter(|_| len as usize >= words) else { return };
+    let half_of = words / 2;
+    let second = value.cast::<u8>().wrapping_add(half_of);
+    if !memory::is_readable(value.cast(), half_of) || !memory::is_readable(second, half_of) {
+        return;
+    }
+    // SAFETY: two readable words, of the program's, who lends them to this call.
+    let [seconds, microseconds] = unsafe { value.cast::<[i64; 2]>().read_unaligned() };
+    if (0..1_000_000).contains(&microseconds) {
+        conn.historic.note_limit(half, seconds < 0);
+    }
+}
+
+/// The same options with 64-bit times on machines of 32 bits; here they differ by the number only.
+const RCVTIMEO_NEW: c_int = 66;
+const SNDTIMEO_NEW: c_int = 67;
 
 /// Before `getsockopt`: one option is a receive call of the kernel, and some it does not know.
 ///

@@ -5,7 +5,14 @@ use crate::{
     conn::{self, Conn, Limits, Waiters, carrier},
     datapath::wait,
     process::table::{self, Entry},
-    wake::interest::mirror::{Mirror, NONE},
+    readiness::{self, Look},
+    wake::{
+        arming,
+        interest::{
+            IN_KIND, OUT,
+            mirror::{Mirror, NONE, Registration},
+        },
+    },
 };
 
 impl Mirror {
@@ -61,4 +68,41 @@ pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
         conn.set(Limits::PeerGone);
     }
     is_over
+}
+
+/// [`OUT`], if a registration that is reported for its bytes wants it and a send would go on: like
+/// the kernel, a wait reports all that holds in one event, edge-triggered or not.
+pub(super) fn writable_too(conn: &Conn, reg: &Registration) -> u32 {
+    if reg.events & OUT == 0 || conn.has(Waiters::WantRoom) {
+        return 0;
+    }
+    let is_writable = match arming::room_in_ring(conn) {
+        Some(has_room) => has_room,
+        None => {
+            table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
+                && carrier::readiness(reg.fd, libc::POLLOUT) & libc::POLLOUT != 0
+        }
+    };
+    if is_writable { OUT } else { 0 }
+}
+
+/// The events of a registration that the kernel reports, and what holds beside them: room beside
+/// the hidden eventfd's event, which says IN alone; bytes in the ring, of which the kernel does not
+/// know.
+pub(super) fn all_of(m: &mut Mirror, at: u32, reg: &Registration, conn: &Conn, pass: u32) -> u32 {
+    if pass & IN_KIND != 0 && pass & OUT == 0 {
+        return pass | writable_too(conn, reg);
+    }
+    if pass & OUT != 0
+        && pass & IN_KIND == 0
+        && reg.events & IN_KIND != 0
+        && let Look::Readable(cursor) = readiness::look(conn)
+    {
+        if let Some(reg) = m.reg(at) {
+            reg.reported = cursor;
+        }
+        m.push_ready(at);
+        return pass | reg.events & IN_KIND;
+    }
+    pass
 }

@@ -10,7 +10,7 @@ use super::{
     inherited,
     order::{Bits, Output, Room, collect_bits, take_bits},
     pause::{plan_spin, spin_on_doorbell},
-    room::note_end,
+    room::{all_of, note_end, writable_too},
 };
 use crate::{
     conn::{self, Conn, Half, Stage, Waiters, carrier, sharing},
@@ -494,9 +494,7 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
     }
     if let Some(cursor) = readable {
         if !(is_edge && reg.reported == cursor) {
-            // The carrier is nearly always writable; a full one is the kernel's to report.
-            let writable = reg.events & OUT != 0 && !is_edge && arming::has_room(conn);
-            events |= (reg.events & IN_KIND) | if writable { OUT } else { 0 };
+            events |= (reg.events & IN_KIND) | writable_too(conn, &reg);
             if let Some(reg) = m.reg(at) {
                 reg.reported = cursor;
             }
@@ -882,6 +880,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             m.push_ready(at);
         }
     }
+    pass = all_of(m, at, reg, conn, pass);
     if events & libc::EPOLLHUP as u32 != 0 && conn.has_pending_error() && hosts::is_guarded(conn) {
         pass |= libc::EPOLLERR as u32; // the library has taken it from the kernel
     }
