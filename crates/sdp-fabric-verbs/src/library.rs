@@ -31,9 +31,13 @@ macro_rules! functions {
             fn find(handle: *mut c_void) -> Option<Self> {
                 Some(Self {
                     $($name: {
-                        let name = concat!(stringify!($name), "\0");
-                        // SAFETY: an open library and a name that ends with NUL.
-                        let at = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(
+                            concat!(stringify!($name), "\0").as_bytes()) {
+                            Ok(name) => name,
+                            Err(_) => c"",
+                        };
+                        // SAFETY: an open library.
+                        let at = unsafe { sdp_sys::libcs::symbol(handle, NAME) };
                         if at.is_null() {
                             return None;
                         }

@@ -16,9 +16,9 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 use libc::{c_int, dl_phdr_info, size_t, ssize_t};
-use sdp_sys::{pid::is_single_threaded, sys};
+use sdp_sys::{names, pid::is_single_threaded, sys};
 
-use crate::{errno, names, real};
+use crate::{errno, real};
 
 /// Which of the functions are libc's own: bits, by their places in the list below.
 #[unsafe(link_section = ".bss.hot")]

@@ -36,7 +36,6 @@ extern "C" fn rust_eh_personality() {}
 mod direct;
 mod errno;
 mod image;
-mod names;
 mod real;
 mod start;
 

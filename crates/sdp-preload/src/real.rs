@@ -21,7 +21,8 @@ use libc::{
 };
 
 use crate::errno;
-use crate::names::{self, Behind};
+use sdp_sys::libcs;
+use sdp_sys::names::{self, Behind};
 
 /// The result of a missing function; `errno` is `ENOSYS`.
 trait Absent {
@@ -63,15 +64,10 @@ pub(crate) fn find(name: &CStr) -> *mut c_void {
 /// Looks `name` up behind this library.
 #[cold]
 fn look_up(name: &CStr, missing: *mut c_void) -> *mut c_void {
-    // SAFETY: a null-terminated name; RTLD_NEXT is relative to this library.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if found.is_null() {
-        // SAFETY: no arguments. The program must not find our failure in its dlerror().
-        unsafe { libc::dlerror() };
-        missing
-    } else {
-        found
-    }
+    // RTLD_NEXT is relative to this library, which calls the loader's own function.
+    // SAFETY: one of the loader's constants.
+    let found = unsafe { libcs::symbol(libc::RTLD_NEXT, name) };
+    if found.is_null() { missing } else { found }
 }
 
 /// Looks `name` up behind this library, of which most names are found without the loader.
@@ -99,6 +95,7 @@ macro_rules! next {
         #[unsafe(link_section = ".text.open.start")]
         pub(crate) fn $all() {
             let behind = Behind::this();
+            libcs::install(&behind);
             $({
                 const HASH: u32 = names::hash($name::NAME);
                 let missing = $name::missing as *const () as *mut c_void;
@@ -274,6 +271,8 @@ next! {
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     // Stdio.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn fileno(file: *mut FILE) -> c_int;
+    fn fflush(file: *mut FILE) -> c_int;
     fn fclose(file: *mut FILE) -> c_int;
     fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;

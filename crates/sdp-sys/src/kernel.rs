@@ -407,8 +407,7 @@ pub fn map_zeros(len: usize, wanted: usize, flags: i32) -> Result<core::ptr::Non
 
 /// A value that the kernel gave the process when it began (`AT_…`); 0: nothing of that kind.
 pub fn auxiliary(kind: libc::c_ulong) -> usize {
-    // SAFETY: no preconditions.
-    unsafe { libc::getauxval(kind) as usize }
+    crate::libcs::auxiliary(kind) as usize
 }
 
 /// Whether the kernel reads eight bytes at `at`: it reads a set of signals before the operation on

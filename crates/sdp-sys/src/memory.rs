@@ -6,7 +6,7 @@ use core::{
     ptr::{NonNull, from_ref},
 };
 
-use crate::{kernel, sys, tls};
+use crate::{kernel, libcs, sys, tls};
 
 /// A mapping of zeros of its own, page aligned; pages that are not touched cost nothing.
 pub struct Zeros {
@@ -95,11 +95,8 @@ pub unsafe fn keep_only(kept: [Range<usize>; 5]) {
         base => base,
     };
     let mut libraries = around(loader, LIBRARY);
-    for at in [
-        keep_only as *const () as usize,
-        libc::memcpy as *const () as usize,
-        libc::clock_gettime as *const () as usize,
-    ] {
+    for at in [keep_only as *const () as usize, libc::memcpy as *const () as usize, libcs::place()]
+    {
         let range = around(at, LIBRARY);
         libraries = libraries.start.min(range.start)..libraries.end.max(range.end);
     }

@@ -1,13 +1,13 @@
 //! Process identity and death.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
 use crate::{
     OwnedFd,
     errno::Errno,
     fd,
     kernel::{self, owned},
-    stat, tls,
+    libcs, stat, tls,
 };
 
 /// Whether a process counts as one with a single thread where libc knows of no second one: it does while these are
@@ -23,34 +23,18 @@ const LENT: u8 = 2;
 /// libc reports whether there is a second thread. Not known before [`ask_libc`].
 const BY_LIBC: u8 = 4;
 
-/// Where libc's own knowledge of whether the process has a second thread is; null where it has none (musl). A
-/// weak name, which no `static` of Rust can be: a loader refuses a library of which it misses another one.
-#[inline(always)]
-fn knowledge() -> *const core::ffi::c_char {
-    let at: *const core::ffi::c_char;
-    // SAFETY: reads the entry that the loader has filled in before any code of the library runs.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!(
-            ".weak __libc_single_threaded",
-            "mov {at}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
-            at = out(reg) at, options(pure, nomem, nostack, preserves_flags),
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!(
-            ".weak __libc_single_threaded",
-            "adrp {at}, :got:__libc_single_threaded",
-            "ldr {at}, [{at}, :got_lo12:__libc_single_threaded]",
-            at = out(reg) at, options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    at
-}
+/// Where libc's own knowledge of whether the process has a second thread is; null where it has none (musl).
+#[unsafe(link_section = ".bss.hot")]
+static KNOWLEDGE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Asks whether libc reports a second thread, as glibc has done since 2.32. Once, before
 /// [`is_single_threaded`] may say yes; false: this is another C library.
 pub fn ask_libc() -> bool {
-    let is_known = !knowledge().is_null();
+    // The first one that a program sees: a program may have a copy of the variable.
+    // SAFETY: one of the loader's constants.
+    let at = unsafe { libcs::symbol(libc::RTLD_DEFAULT, c"__libc_single_threaded") }.cast();
+    KNOWLEDGE.store(at, Relaxed);
+    let is_known = !at.is_null();
     if is_known {
         SHARED.fetch_or(BY_LIBC, Relaxed);
     }
@@ -64,7 +48,7 @@ pub fn ask_libc() -> bool {
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
     // SAFETY: where libc reports it, it is a byte that only libc writes; read like any other flag.
-    SHARED.load(Relaxed) == BY_LIBC && unsafe { knowledge().read_volatile() } != 0
+    SHARED.load(Relaxed) == BY_LIBC && unsafe { KNOWLEDGE.load(Relaxed).read_volatile() } != 0
 }
 
 /// This process's id, from the kernel each time (a cached copy would be wrong after a raw clone).

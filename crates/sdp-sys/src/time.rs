@@ -1,6 +1,6 @@
 //! Clocks, and giving time away.
 
-use crate::kernel;
+use crate::{kernel, libcs};
 
 /// Lets others have this CPU, if they want it.
 #[inline]
@@ -18,7 +18,8 @@ pub fn sleep(ns: i64) {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 ///
-/// Uses libc's `clock_gettime`, which reads the vDSO (about 20 ns) and is not interposed.
+/// Uses the C library's own `clock_gettime`, which reads the vDSO (about 20 ns), not one that
+/// another library may put in its place.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     now_ns(libc::CLOCK_MONOTONIC)
@@ -57,7 +58,7 @@ pub fn unix_s() -> u64 {
 fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is valid for writing; the clocks that are asked for always exist.
-    unsafe { libc::clock_gettime(clock, &raw mut ts) };
+    unsafe { libcs::clock_gettime(clock, &raw mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 

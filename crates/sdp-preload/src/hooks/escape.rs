@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use libc::{c_int, c_long, c_uint, msghdr, size_t, ssize_t};
 use sdp_socket::calls::{self, Call, IoUring};
-use sdp_sys::tls;
+use sdp_sys::{libcs, tls};
 
 use super::{descriptor, epoll, execute, io, message, poll, privilege, process, socket};
 use crate::{errno, real};
@@ -24,12 +24,8 @@ fn has_libuv() -> bool {
         NO => false,
         YES => true,
         _ => {
-            // SAFETY: a null-terminated name.
-            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"uv_version".as_ptr()) };
-            if found.is_null() {
-                // SAFETY: no arguments. The program must not find our failure in its dlerror().
-                unsafe { libc::dlerror() };
-            }
+            // SAFETY: one of the loader's constants.
+            let found = unsafe { libcs::symbol(libc::RTLD_DEFAULT, c"uv_version") };
             KNOWN.store(if found.is_null() { NO } else { YES }, Ordering::Relaxed);
             !found.is_null()
         }
@@ -40,41 +36,27 @@ fn has_libuv() -> bool {
 /// itself, as Python's extension modules are, so that the program's own look-ups do not find its names.
 #[cold]
 fn is_in_libuv(address: *const c_void) -> bool {
-    let mut object: libc::Dl_info = sdp_sys::kernel::zeroed();
-    // SAFETY: any address may be asked about; the structure is writable.
-    if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
+    let Some(object) =
+        libcs::object_at(address.addr()).filter(|object| !object.dli_fname.is_null())
+    else {
         return false;
-    }
+    };
     // SAFETY: the signature of `dlopen`, which the pointer leads to.
     let open: unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(DLOPEN.load(Ordering::Acquire)) };
     // SAFETY: the loader's own text; nothing is loaded that is not loaded already.
     let handle = unsafe { open(object.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    // SAFETY: a handle, if there is one, and a null-terminated name.
-    let found = unsafe {
-        if handle.is_null() {
-            core::ptr::null_mut()
-        } else {
-            libc::dlsym(handle, c"uv_version".as_ptr())
-        }
-    };
-    let mut home = object;
-    // The look-up goes on in the libraries that the object depends on: that is not the caller.
-    // SAFETY: any address may be asked about; the structure is writable; the handle is `dlopen`'s,
-    // and given back once.
-    unsafe {
-        let is_inside = !found.is_null()
-            && libc::dladdr(found, &raw mut home) != 0
-            && home.dli_fbase == object.dli_fbase;
-        if found.is_null() {
-            // The program must not find our failure in its dlerror().
-            libc::dlerror();
-        }
-        if !handle.is_null() {
-            libc::dlclose(handle);
-        }
-        is_inside
+    if handle.is_null() {
+        return false;
     }
+    // SAFETY: `dlopen`'s handle.
+    let found = unsafe { libcs::symbol(handle, c"uv_version") };
+    // The look-up goes on in the libraries that the object depends on: that is not the caller.
+    let is_inside = !found.is_null()
+        && libcs::object_at(found.addr()).is_some_and(|home| home.dli_fbase == object.dli_fbase);
+    // SAFETY: `dlopen`'s handle, given back once.
+    unsafe { libcs::close(handle) };
+    is_inside
 }
 
 /// Whether io_uring is refused to a caller: `caller` is an address in it, null if it is not known.

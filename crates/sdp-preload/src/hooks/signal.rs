@@ -18,9 +18,9 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use libc::{c_int, sighandler_t, siginfo_t, sigset_t};
+use libc::{c_int, sighandler_t, siginfo_t};
 use sdp_socket::calls;
-use sdp_sys::{section, sys};
+use sdp_sys::{kernel, section, sys};
 
 use super::{privilege, process};
 use crate::{errno, real};
@@ -236,7 +236,8 @@ fn install(
         new.sa_sigaction = handler;
         new.sa_flags = flags;
         if blocks_itself {
-            libc::sigaddset(&raw mut new.sa_mask, signal);
+            // The set's first word has the kernel's signals.
+            (&raw mut new.sa_mask).cast::<u64>().write(bit(signal));
         }
         if change(signal, &raw const new, &raw mut old) < 0 {
             libc::SIG_ERR
@@ -270,32 +271,30 @@ fn hold_or_set(signal: c_int, disposition: sighandler_t) -> sighandler_t {
         errno::set(libc::EINVAL);
         return libc::SIG_ERR;
     }
-    // SAFETY: the sets and the action are this function's own.
-    unsafe {
-        let mut set: sigset_t = core::mem::zeroed();
-        let mut before: sigset_t = core::mem::zeroed();
-        libc::sigaddset(&raw mut set, signal);
-        if disposition == SIG_HOLD {
-            if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) < 0 {
-                return libc::SIG_ERR;
-            }
-            if libc::sigismember(&raw const before, signal) == 1 {
-                return SIG_HOLD;
-            }
+    let (set, mut before) = (bit(signal), 0);
+    if disposition == SIG_HOLD {
+        if kernel::exchange_signal_mask(libc::SIG_BLOCK, &set, &mut before).is_err() {
+            return libc::SIG_ERR;
+        }
+        if before & set != 0 {
+            return SIG_HOLD;
+        }
+        // SAFETY: no new action; the old one, for which zeros are valid, is this function's own.
+        return unsafe {
             let mut old: libc::sigaction = core::mem::zeroed();
             if change(signal, core::ptr::null(), &raw mut old) < 0 {
                 return libc::SIG_ERR;
             }
-            return old.sa_sigaction;
-        }
-        let old = install(signal, disposition, 0, false);
-        if old == libc::SIG_ERR
-            || libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, &raw mut before) < 0
-        {
-            return libc::SIG_ERR;
-        }
-        if libc::sigismember(&raw const before, signal) == 1 { SIG_HOLD } else { old }
+            old.sa_sigaction
+        };
     }
+    let old = install(signal, disposition, 0, false);
+    if old == libc::SIG_ERR
+        || kernel::exchange_signal_mask(libc::SIG_UNBLOCK, &set, &mut before).is_err()
+    {
+        return libc::SIG_ERR;
+    }
+    if before & set != 0 { SIG_HOLD } else { old }
 }
 
 hooks! {

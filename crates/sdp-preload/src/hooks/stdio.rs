@@ -15,7 +15,7 @@ use crate::{errno, real};
 unsafe fn number(file: *mut FILE) -> c_int {
     let before = errno::get();
     // SAFETY: the program's open stream.
-    let fd = unsafe { libc::fileno(file) };
+    let fd = unsafe { real::fileno(file) };
     if fd < 0 {
         errno::set(before);
     }
@@ -28,7 +28,7 @@ unsafe fn number(file: *mut FILE) -> c_int {
 unsafe fn ending(file: *mut FILE, fd: c_int) {
     let before = errno::get();
     // SAFETY: the program's open stream. A failure is reported again by the close.
-    unsafe { libc::fflush(file) };
+    unsafe { real::fflush(file) };
     errno::set(before);
     calls::closing(fd);
     calls::closed(fd); // the stream is closed later, by libc itself

@@ -47,7 +47,7 @@ use core::{
 };
 
 use libc::c_int;
-use sdp_sys::{section, tls};
+use sdp_sys::{libcs, section, tls};
 
 use crate::{
     conn::{Conn, ConnGuard, Half},
@@ -66,15 +66,6 @@ struct Registration {
     argument: *mut c_void,
     cancel_type: c_int,
     previous: *mut c_void,
-}
-
-unsafe extern "C" {
-    fn _pthread_cleanup_push(
-        registration: *mut Registration,
-        routine: extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-    );
-    fn _pthread_cleanup_pop(registration: *mut Registration, execute: c_int);
 }
 
 /// One call's guard. Words are atomic because a handler of the same thread may end it between any two
@@ -140,9 +131,13 @@ impl CallGuard {
         let this: *const Self = &raw const *self;
         // SAFETY: the registration is in a pinned value, on this thread's stack, which takes it out again
         // before it goes; libc runs the routine at most once, when the frame is gone for good.
-        unsafe {
-            _pthread_cleanup_push(self.registration.get(), on_unwind, this.cast_mut().cast())
+        let is_registered = unsafe {
+            let at = self.registration.get().cast();
+            libcs::cleanup_push(at, on_unwind, this.cast_mut().cast())
         };
+        if !is_registered {
+            return; // a C library without threads so far: nothing unwinds the frame
+        }
         self.is_registered.store(true, Relaxed);
         compiler_fence(SeqCst);
     }
@@ -230,7 +225,7 @@ impl Drop for CallGuard {
             self.leave();
         }
         // SAFETY: pushed by `begin` on this thread, and not run: then this frame would be gone.
-        unsafe { _pthread_cleanup_pop(self.registration.get(), 0) };
+        unsafe { libcs::cleanup_pop(self.registration.get().cast()) };
     }
 }
 

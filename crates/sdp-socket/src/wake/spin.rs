@@ -80,9 +80,7 @@ pub(crate) fn forget_threads() {
 /// CPU on which the calling thread runs, plus one; 0 unknown.
 #[inline]
 pub(crate) fn this_cpu() -> u32 {
-    // SAFETY: reads the thread's rseq area or the vDSO; not interposed.
-    let cpu = unsafe { libc::sched_getcpu() };
-    (cpu + 1).max(0) as u32
+    (sdp_sys::libcs::cpu() + 1).max(0) as u32
 }
 
 /// Whether the peer can only go on when this thread lets it: it last ran here, or nothing is known

@@ -14,6 +14,11 @@ use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info, size_t};
 
 /// Libraries between this one and libc.
 const OBJECTS: usize = 24;
+/// Libraries of the C library itself that are noted.
+const OWN: usize = 3;
+/// How the names of those libraries begin that have the loader's functions: the C library, other C
+/// libraries, and where glibc had them before version 2.34.
+const OWN_NAMES: [&[u8]; 3] = [b"libc.so", b"libc.musl-", b"libdl.so."];
 /// Entries of a dynamic section, and of a chain of equal hashes, that are looked at.
 const ENTRIES: usize = 4096;
 
@@ -29,7 +34,8 @@ const STT_FUNC: u8 = 2;
 const HIDDEN: u16 = 1 << 15;
 
 /// A name's hash in a table of `DT_GNU_HASH`.
-pub(crate) const fn hash(name: &CStr) -> u32 {
+#[must_use]
+pub const fn hash(name: &CStr) -> u32 {
     let bytes = name.to_bytes();
     let mut hash = 5381_u32;
     let mut at = 0;
@@ -42,7 +48,8 @@ pub(crate) const fn hash(name: &CStr) -> u32 {
 
 /// The segments of an object, as the loader describes it.
 #[inline]
-pub(crate) fn segments(object: &dl_phdr_info) -> &[Elf64_Phdr] {
+#[must_use]
+pub fn segments(object: &dl_phdr_info) -> &[Elf64_Phdr] {
     if object.dlpi_phdr.is_null() {
         return &[];
     }
@@ -51,13 +58,21 @@ pub(crate) fn segments(object: &dl_phdr_info) -> &[Elf64_Phdr] {
 }
 
 /// The tables of a library.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Object {
     base: usize,
     hash: *const u32,
     symbols: *const Elf64_Sym,
     names: *const u8,
     versions: *const u16,
+}
+
+/// Whether a library is a part of the C library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    None,
+    Libc,
+    Another,
 }
 
 /// The answer of a library.
@@ -78,12 +93,12 @@ impl Object {
         versions: core::ptr::null(),
     };
 
-    /// The tables of an object as the loader describes it, and whether it is libc.
+    /// The tables of an object as the loader describes it, and which part of the C library it is.
     ///
     /// # Safety
     /// The object is loaded and stays so.
     #[inline]
-    unsafe fn of(object: &dl_phdr_info) -> (Self, bool) {
+    unsafe fn of(object: &dl_phdr_info) -> (Self, Part) {
         let base = object.dlpi_addr as usize;
         let mut own = Self { base, ..Self::NONE };
         let mut soname = None;
@@ -109,11 +124,18 @@ impl Object {
                 }
             }
         }
-        let is_libc = soname.filter(|_| !own.names.is_null()).is_some_and(|at| {
+        let part = soname.filter(|_| !own.names.is_null()).map_or(Part::None, |at| {
             // SAFETY: a name of the object's own table of names.
-            unsafe { CStr::from_ptr(own.names.add(at).cast()) == c"libc.so.6" }
+            let name = unsafe { CStr::from_ptr(own.names.add(at).cast()) };
+            if name == c"libc.so.6" {
+                Part::Libc
+            } else if OWN_NAMES.iter().any(|begin| name.to_bytes().starts_with(begin)) {
+                Part::Another
+            } else {
+                Part::None
+            }
         });
-        (own, is_libc)
+        (own, part)
     }
 
     /// Looks a name up, whose hash this is.
@@ -169,9 +191,13 @@ impl Object {
 }
 
 /// The libraries behind this one, libc the last of them.
-pub(crate) struct Behind {
+#[derive(Debug)]
+pub struct Behind {
     objects: [Object; OBJECTS],
     count: usize,
+    /// The C library's own, wherever they are.
+    own: [Object; OWN],
+    owned: usize,
     /// This library has been passed.
     is_behind: bool,
     /// libc has been found.
@@ -179,11 +205,14 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// Asks the loader for them. Only before the program's first thread: libraries come and go later.
+    /// Asks the loader for them. Later libraries come and go: only those of the C library itself are
+    /// sure to stay.
     #[inline]
-    pub(crate) fn this() -> Self {
+    pub fn this() -> Self {
         let objects = [Object::NONE; OBJECTS];
-        let mut behind = Self { objects, count: 0, is_behind: false, is_whole: false };
+        let own = [Object::NONE; OWN];
+        let mut behind =
+            Self { objects, count: 0, own, owned: 0, is_behind: false, is_whole: false };
         // SAFETY: the loader calls the function, in this thread, for each object in turn, with the pointer to `behind`.
         unsafe { libc::dl_iterate_phdr(Some(note), from_mut(&mut behind).cast()) };
         behind
@@ -191,7 +220,7 @@ impl Behind {
 
     /// The next definition of a name, whose hash this is. `None`: the loader is to say.
     #[inline]
-    pub(crate) fn find(&self, name: &CStr, hash: u32) -> Option<*mut c_void> {
+    pub fn find(&self, name: &CStr, hash: u32) -> Option<*mut c_void> {
         if !self.is_whole {
             return None;
         }
@@ -203,6 +232,14 @@ impl Behind {
             }
         }
         None
+    }
+
+    /// The C library's own function of this name, whatever other library has one, too.
+    pub fn own(&self, name: &CStr, hash: u32) -> Option<*mut c_void> {
+        self.own.iter().take(self.owned).find_map(|object| match object.find(name, hash) {
+            Found::Function(at) => Some(at),
+            _ => None,
+        })
     }
 }
 
@@ -222,15 +259,25 @@ fn is_this(object: &dl_phdr_info) -> bool {
 unsafe extern "C" fn note(object: *mut dl_phdr_info, _: size_t, behind: *mut c_void) -> c_int {
     // SAFETY: the loader's description of an object, and the caller's variable, for the length of the call.
     let (object, behind) = unsafe { (&*object, &mut *behind.cast::<Behind>()) };
-    if !behind.is_behind {
-        behind.is_behind = is_this(object);
+    if !behind.is_behind && is_this(object) {
+        behind.is_behind = true;
         return 0;
     }
     // SAFETY: what was loaded before this library's constructor stays.
-    let (tables, is_libc) = unsafe { Object::of(object) };
-    let Some(place) = behind.objects.get_mut(behind.count) else { return 1 };
-    *place = tables;
-    behind.count += 1;
-    behind.is_whole = is_libc;
-    c_int::from(is_libc)
+    let (tables, part) = unsafe { Object::of(object) };
+    if part != Part::None
+        && let Some(place) = behind.own.get_mut(behind.owned)
+    {
+        *place = tables;
+        behind.owned += 1;
+    }
+    if behind.is_behind
+        && !behind.is_whole
+        && let Some(place) = behind.objects.get_mut(behind.count)
+    {
+        *place = tables;
+        behind.count += 1;
+        behind.is_whole = part == Part::Libc;
+    }
+    0
 }

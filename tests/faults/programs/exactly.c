@@ -1,0 +1,150 @@
+/* What a program learns of a connection on its lanes, as exactly as over TCP.
+ *
+ *   exactly limits         negative limits of time: calls that do not wait
+ *   exactly events WAY     readable and writable: one event that says both
+ *   exactly waits          limits of waits, beside a clock that stands still (still.c)
+ *
+ * Prints one line of JSON.
+ */
+#include "ends.h"
+
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+
+#define TIMES 20
+
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+/* A call's result: bytes, or the error that it failed with, negative. */
+static long result(ssize_t n)
+{
+    return n < 0 ? -errno : n;
+}
+
+/* What one receive of nothing returns after the limit was set. One that waits for ever is interrupted. */
+static long received(int option, long seconds, long microseconds)
+{
+    struct timeval limit = {seconds, microseconds};
+    struct itimerval soon = {{0, 0}, {0, 300000}}, never = {{0, 0}, {0, 0}};
+    static char room[1 << 20];
+    long got = 1;
+
+    if (setsockopt(sock, SOL_SOCKET, option, &limit, sizeof limit) < 0) {
+        return -errno;
+    }
+    setitimer(ITIMER_REAL, &soon, NULL);
+    if (option == SO_RCVTIMEO) {
+        got = result(recv(sock, room, sizeof room, 0));
+    } else {
+        while ((got = result(send(sock, room, sizeof room, MSG_NOSIGNAL))) > 0) {
+        }
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    return got;
+}
+
+static void limits(void)
+{
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct timeval shown = {7, 7};
+    socklen_t len = sizeof shown;
+
+    check(sigaction(SIGALRM, &action, NULL) == 0);
+    printf("{\"seen\": [%ld", received(SO_RCVTIMEO, -1, 0));
+    printf(", %ld", received(SO_RCVTIMEO, 0, 0));
+    printf(", %ld", received(SO_RCVTIMEO, -3600, 999999));
+    /* Refused, so that the limit before holds; then one that is over long before the alarm. */
+    printf(", %ld", received(SO_RCVTIMEO, 0, -1));
+    printf(", %ld", received(SO_RCVTIMEO, -2, 1000000));
+    printf(", %ld", received(SO_RCVTIMEO, 0, 20000));
+    check(getsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &shown, &len) == 0);
+    printf(", %ld", received(SO_RCVTIMEO, -1, 5));
+    check(getsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &shown, &len) == 0);
+    printf(", %ld, %ld", (long)shown.tv_sec, (long)shown.tv_usec);
+    printf(", %ld]}\n", received(SO_SNDTIMEO, -5, 0));
+    exit(0);
+}
+
+static void events(const char *way)
+{
+    int is_edge = !strncmp(way, "edge", 4), is_once = strstr(way, "once") != NULL;
+    struct epoll_event wanted = {EPOLLIN | EPOLLOUT, {.u64 = 7}}, event;
+    int set = -1, both = 0, is_fresh = !strcmp(way, "fresh");
+
+    if (is_edge) {
+        wanted.events |= EPOLLET;
+    }
+    if (is_once) {
+        wanted.events |= EPOLLONESHOT;
+    }
+    ask('s', 1);
+    for (int i = 0; i < TIMES; i++) {
+        if (set < 0) {
+            set = epoll_create1(EPOLL_CLOEXEC);
+            check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &wanted) == 0);
+        } else if (is_edge || is_once) {
+            check(epoll_ctl(set, EPOLL_CTL_MOD, sock, &wanted) == 0);
+        }
+        both += epoll_wait(set, &event, 1, 1000) == 1 && event.events == (EPOLLIN | EPOLLOUT);
+        if (is_fresh) {
+            close(set);
+            set = -1;
+        }
+    }
+    if (is_edge && !is_once) {
+        /* One more byte is one more edge, and writable still holds. */
+        for (int i = 0; i < TIMES; i++) {
+            ask('s', 1);
+            both += epoll_wait(set, &event, 1, 1000) == 1 && event.events == (EPOLLIN | EPOLLOUT);
+        }
+    }
+    check(receive_pattern(sock, &theirs, is_edge && !is_once ? TIMES + 1 : 1) > 0);
+    printf("{\"both\": %d}\n", both);
+    finish();
+}
+
+static void waits(void)
+{
+    struct pollfd entry = {sock, POLLIN, 0};
+    struct timeval limit = {0, 50000}, left = limit;
+    struct timespec brief = {0, 50000000};
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    fd_set readable;
+    char byte;
+
+    FD_ZERO(&readable);
+    FD_SET(sock, &readable);
+    check(epoll_ctl(set, EPOLL_CTL_ADD, sock, &event) == 0);
+    printf("{\"seen\": [%d", poll(&entry, 1, 50));
+    printf(", %d", ppoll(&entry, 1, &brief, NULL));
+    printf(", %d", select(sock + 1, &readable, NULL, NULL, &left));
+    printf(", %d", epoll_wait(set, &event, 1, 50));
+    check(setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+    printf(", %ld]}\n", result(recv(sock, &byte, 1, 0)));
+    limit.tv_usec = 0;
+    check(setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+    finish();
+}
+
+int main(int count, char **words)
+{
+    check(count > 1);
+    connect_to_child();
+    alarm(LIMIT_S);
+    if (!strcmp(words[1], "limits")) {
+        limits();
+    }
+    if (!strcmp(words[1], "waits")) {
+        waits();
+        return 0;
+    }
+    check(count > 2);
+    events(words[2]);
+    return 0;
+}
