@@ -110,7 +110,6 @@ def test_receive_calls_for_no_bytes(env):
 
 INHERITED = {
     "lowat": "low-watermark",
-    "inq": "unsuitable-socket",
     "zerocopy": "zerocopy-option",
     "filter": "unsuitable-socket",
     "peek": "unsuitable-socket",
@@ -136,7 +135,7 @@ def test_times_of_arrival_take_the_lane_where_they_are_asked_for(where, env):
 
 
 @MODES
-@pytest.mark.parametrize("option", ["linger", "timeout", "inline", "none"])
+@pytest.mark.parametrize("option", ["linger", "timeout", "inline", "inq", "none"])
 def test_options_of_the_listener_that_cost_no_lane(option, env):
     """They work on the lane."""
     outcome = same("inherited.c", option, env=env)

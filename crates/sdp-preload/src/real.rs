@@ -276,6 +276,7 @@ next! {
     fn fclose(file: *mut FILE) -> c_int;
     fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> ();
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vdprintf_chk(
         fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void

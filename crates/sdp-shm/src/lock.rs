@@ -73,6 +73,11 @@ pub fn unlock_alone(word: &AtomicU32) {
     word.store(0, Ordering::Release);
 }
 
+/// Whether a process has the lock.
+pub fn is_owned_by(word: &AtomicU32, pid: u32) -> bool {
+    word.load(Ordering::Relaxed) & !WAITERS == pid
+}
+
 /// Releases the lock.
 #[inline]
 pub fn unlock(word: &AtomicU32) {

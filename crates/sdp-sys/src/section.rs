@@ -47,6 +47,46 @@ impl Drop for Guard {
     }
 }
 
+/// A section in which a half is locked for a copy to or from the program's memory, which may fault.
+#[must_use = "the section ends when the guard is dropped"]
+#[derive(Debug)]
+pub struct Copying(PhantomData<*mut ()>);
+
+impl Copying {
+    /// Enters a section for the sending half of a descriptor, or, negative, for its receiving half.
+    #[inline(always)]
+    pub fn enter(half_of: i32) -> Self {
+        let block = tls::sections();
+        block.copying.store(half_of, Relaxed);
+        block.depth.store(block.depth.load(Relaxed).wrapping_add(1), Relaxed);
+        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Copying {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        let block = tls::sections();
+        block.copying.store(0, Relaxed);
+        leave_from(block);
+    }
+}
+
+/// The half that the thread has locked for a copy; 0 none.
+pub fn copying() -> i32 {
+    tls::sections().copying.load(Relaxed)
+}
+
+/// Notes such a half; returns the one before.
+pub fn set_copying(half_of: i32) -> i32 {
+    let word = &tls::sections().copying;
+    let before = word.load(Relaxed);
+    word.store(half_of, Relaxed);
+    before
+}
+
 /// Enters a section without a guard; every call is paired with one [`leave`] in the same thread.
 #[inline(always)]
 pub fn enter() {
@@ -61,7 +101,11 @@ pub fn enter() {
 #[inline(always)]
 pub fn leave() {
     compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    let block = tls::sections();
+    leave_from(tls::sections());
+}
+
+#[inline(always)]
+fn leave_from(block: &tls::Sections) {
     let depth = block.depth.load(Relaxed).wrapping_sub(1);
     block.depth.store(depth, Relaxed);
     // A signal between the store and this look runs at once, which is right: the depth is 0.

@@ -12,7 +12,7 @@
 
 use core::{
     ptr::from_ref,
-    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 /// Size of the block in bytes. A preloaded library's share of static TLS is not scarce, one that is
@@ -35,6 +35,9 @@ pub struct Sections {
     pub(crate) no_restart: AtomicU32,
     /// Handlers that have begun and not returned.
     pub(crate) running: AtomicU32,
+    /// The descriptor whose sending half is locked for a copy of the program's bytes, or, negative,
+    /// whose receiving half; 0 none.
+    pub(crate) copying: AtomicI32,
 }
 
 /// The words of one thread: atomics for the same reason.
@@ -218,6 +221,7 @@ mod tests {
             handlers: AtomicU32::new(0),
             no_restart: AtomicU32::new(0),
             running: AtomicU32::new(0),
+            copying: AtomicI32::new(0),
         };
         std::thread::spawn(|| {
             let section = crate::section::Guard::enter();

@@ -2,6 +2,7 @@
  *
  *   exactly limits         negative limits of time: calls that do not wait
  *   exactly events WAY     readable and writable: one event that says both
+ *   exactly unread         bytes that are left to read, as TCP_INQ counts them
  *   exactly waits          limits of waits, beside a clock that stands still (still.c)
  *
  * Prints one line of JSON.
@@ -108,6 +109,53 @@ static void events(const char *way)
     finish();
 }
 
+/* What recvmsg says of the rest, with some room for control data; -1: nothing. */
+static int told(size_t n, size_t space)
+{
+    char bytes[1000];
+    union {
+        char room[64];
+        struct cmsghdr first;
+    } control;
+    struct iovec vector = {bytes, n};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = space};
+    struct cmsghdr *at;
+    int rest = -1;
+
+    check(recvmsg(sock, &message, 0) == (ssize_t)n);
+    check(is_pattern(bytes, theirs, n));
+    theirs += n;
+    at = CMSG_FIRSTHDR(&message);
+    if (at && at->cmsg_level == IPPROTO_TCP && at->cmsg_type == 36 && at->cmsg_len == CMSG_LEN(sizeof rest)) {
+        memcpy(&rest, CMSG_DATA(at), sizeof rest);
+    }
+    printf("%d, %zu, %d, ", message.msg_flags, (size_t)message.msg_controllen, rest);
+    return rest;
+}
+
+static void unread(void)
+{
+    int on = 1;
+
+    check(setsockopt(sock, IPPROTO_TCP, 36, &on, sizeof on) == 0);
+    ask('s', 3000);
+    printf("{\"seen\": [");
+    told(1000, 64);
+    told(500, 24);
+    told(500, 20);
+    told(500, 8);
+    told(500, 64);
+    ping(30);
+    ask('s', 10);
+    ask('c', 0);
+    nap_us(20000);
+    told(5, 64);
+    told(5, 64);
+    printf("0]}\n");
+    fflush(stdout);
+    exit(0);
+}
+
 static void waits(void)
 {
     struct pollfd entry = {sock, POLLIN, 0};
@@ -139,6 +187,9 @@ int main(int count, char **words)
     alarm(LIMIT_S);
     if (!strcmp(words[1], "limits")) {
         limits();
+    }
+    if (!strcmp(words[1], "unread")) {
+        unread();
     }
     if (!strcmp(words[1], "waits")) {
         waits();

@@ -118,6 +118,11 @@ unsafe fn inside(signal: c_int, info: *mut siginfo_t, context: *mut c_void, word
         return;
     }
     section::handler_runs(word & RESTART != 0);
+    let mut left = if fault { calls::let_go() } else { None };
+    if let Some(left) = &mut left {
+        // SAFETY: the value is this frame's, and is not moved.
+        unsafe { left.watch() };
+    }
     let depth = section::suspend();
     // SAFETY: the program installed it for this signal. One that takes the number only ignores the
     // other two arguments, which the C conventions permit.
@@ -128,6 +133,9 @@ unsafe fn inside(signal: c_int, info: *mut siginfo_t, context: *mut c_void, word
         section::handler_returned();
     }
     section::resume(depth);
+    if let Some(left) = &mut left {
+        left.take_again(signal);
+    }
 }
 
 /// The kernel's form of an action (x86-64 and AArch64 agree).

@@ -168,6 +168,12 @@ hooks! {
         real::__vdprintf_chk(fd, flag, format, arguments)
     }
 
+    /// libc writes each line by itself.
+    fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> () {
+        writes_unseen(fd);
+        real::backtrace_symbols_fd(frames, count, fd)
+    }
+
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         if calls::is_tracked(fd) && !calls::fall_back(fd, Incompatible::Stdio) {
             errno::set(libc::ENOMEM);

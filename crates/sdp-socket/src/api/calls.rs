@@ -61,6 +61,7 @@ pub use processes::{
 
 pub use crate::{
     conn::options::option_read,
+    datapath::fault::{LetGo, let_go},
     migration::incompatible::{Incompatible, fall_back},
 };
 
@@ -328,6 +329,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Call {
             }
             (*msg).msg_controllen = 0;
             (*msg).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        }
+        if control != 0 && options::tells_unread(conn.fd()) {
+            header.tell_unread(control, readiness::unread(&conn));
         }
     }
     call

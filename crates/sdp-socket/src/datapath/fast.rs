@@ -162,7 +162,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, len: usize) -> bool {
     if len == 0 || len > LONGEST || from.is_null() {
         return false;
     }
-    let _section = section::Guard::enter();
+    let _section = section::Copying::enter(fd);
     let Some(used) = InUse::get(fd, Half::Send) else { return false };
     let side = used.conn.side();
     let Some(_held) = Held::take(&used.row.source.lock, used.alone) else { return false };
@@ -281,7 +281,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     if len == 0 || to.is_null() {
         return None;
     }
-    let _section = section::Guard::enter();
+    let _section = section::Copying::enter(fd.wrapping_neg());
     let used = InUse::get(fd, Half::Receive)?;
     if used.conn.has(Limits::Hostile) || used.conn.is_peculiar() {
         return None;

@@ -7,12 +7,12 @@ use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use libc::{c_int, msghdr};
 use sdp_link::{EndWords, Link, SwitchLog};
-use sdp_sys::{errno::Errno, sys};
+use sdp_sys::{errno::Errno, kernel::zeroed, sys};
 
 use crate::conn::{
     ConnGuard, Half,
     iovec::{IOV_MAX, Vector},
-    options::flags::MSG_CMSG_COMPAT,
+    options::{flags::MSG_CMSG_COMPAT, tcp},
     words::{self, SDP_BIT},
 };
 
@@ -64,6 +64,28 @@ impl Header {
     /// Bytes of control data, or of room for it.
     pub(crate) fn control_len(self) -> usize {
         self.read().msg_controllen
+    }
+
+    /// Puts `TCP_CM_INQ` into the room for control data, of as many bytes, as the kernel does.
+    pub(crate) fn tell_unread(self, room: usize, unread: c_int) {
+        const VALUE: u32 = size_of::<c_int>() as u32;
+        let at = self.0.as_ptr();
+        // SAFETY: the header and its room are writable, by the contract of `new` and of `recvmsg`; the
+        // macros' lengths are compared with the room.
+        unsafe {
+            let (len, space) = (libc::CMSG_LEN(VALUE) as usize, libc::CMSG_SPACE(VALUE) as usize);
+            if (*at).msg_control.is_null() || room < len {
+                (*at).msg_flags |= libc::MSG_CTRUNC;
+                return;
+            }
+            let control = (*at).msg_control.cast::<libc::cmsghdr>();
+            let mut header: libc::cmsghdr = zeroed();
+            (header.cmsg_len, header.cmsg_level) = (len, libc::IPPROTO_TCP);
+            header.cmsg_type = tcp::INQ;
+            control.write_unaligned(header);
+            control.add(1).cast::<c_int>().write_unaligned(unread);
+            (*at).msg_controllen = space.min(room);
+        }
     }
 
     /// Elements of its vector.

@@ -5,6 +5,7 @@
 pub(crate) mod count;
 pub(crate) mod exchange;
 pub(crate) mod fast;
+pub(crate) mod fault;
 pub(crate) mod half_lock;
 pub(crate) mod header;
 pub(crate) mod lane;

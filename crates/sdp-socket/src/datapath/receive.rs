@@ -309,7 +309,9 @@ fn inside<R>(
                 // It may have freed room without waking the sender that waits for it.
                 wait::room_freed(conn, half, before);
             }
+            let copying = section::set_copying(-conn.fd.load(Ordering::Relaxed));
             let result = body(&mut state, row, link, half);
+            section::set_copying(copying);
             state.store(&row.sink.words);
             takeover::handed(&row.sink.words);
             if state.carrier_read != read {

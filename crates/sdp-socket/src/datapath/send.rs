@@ -243,7 +243,9 @@ fn inside<R>(
                 // It may have published without waking the reader.
                 wake_sleepers(conn, fd, &mut state, half, true);
             }
+            let before = section::set_copying(conn.fd.load(Ordering::Relaxed));
             let result = body(&mut state, row, link, half);
+            section::set_copying(before);
             state.store(&row.source.words);
             result
         }

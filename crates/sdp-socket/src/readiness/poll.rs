@@ -10,10 +10,10 @@ use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
-    conn::{self, Conn, Half, Limits, Stage, Waiters, carrier, link::AnyHalf},
+    conn::{self, Conn, ConnGuard, Half, Limits, Stage, Waiters, carrier, link::AnyHalf},
     datapath::{
         lane::{SinkState, consume_wake_bytes},
-        receive, reclaim, wait,
+        receive, reclaim, splice, wait,
     },
     hosts,
     lifecycle::elsewhere,
@@ -82,6 +82,16 @@ pub(crate) enum Look {
     Empty,
     /// A switch, behind which another thread is at work: to be looked at later.
     Busy,
+}
+
+/// Bytes that are left to read, as `TCP_INQ` counts them: the end of the stream is one more.
+pub(crate) fn unread(conn: &ConnGuard) -> i32 {
+    let bytes = match hosts::is_guarded(conn) {
+        true => hosts::readable_bytes(conn),
+        false => splice::readable_bytes(conn).ok(),
+    };
+    let all = bytes.unwrap_or(0) + u64::from(carrier::is_over(conn.fd()));
+    all.min(i32::MAX as u64) as i32
 }
 
 /// Whether a receive call would find something. Never waits.

@@ -230,7 +230,6 @@ const ASKED: &[(c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
-    (libc::IPPROTO_TCP, tcp::INQ),
     (libc::IPPROTO_TCP, tcp::TX_DELAY),
 ];
 
@@ -284,6 +283,12 @@ pub(crate) fn has_stamps(fd: c_int) -> bool {
     use socket::{TIMESTAMP_NEW, TIMESTAMP_OLD, TIMESTAMPNS_NEW, TIMESTAMPNS_OLD};
     let is_on = |name| fd::getsockopt_int(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0);
     [TIMESTAMP_OLD, TIMESTAMPNS_OLD, TIMESTAMP_NEW, TIMESTAMPNS_NEW].into_iter().any(is_on)
+}
+
+/// Whether a `recvmsg` with room for control data is told how many bytes are left to read.
+#[cold]
+pub(crate) fn tells_unread(fd: c_int) -> bool {
+    fd::getsockopt_int(fd, libc::IPPROTO_TCP, tcp::INQ).is_ok_and(|on| on != 0)
 }
 
 /// Asked for no room, the kernel returns how long the filter is; it does not show an attached

@@ -6,7 +6,7 @@ use super::{KERNEL, Row, UNSUITABLE, Verdict, WORKS, When, hands_over, leaves};
 
 /// `TCP_ZEROCOPY_RECEIVE`: asking for it takes bytes out of the TCP socket.
 pub(super) const ZEROCOPY_RECEIVE: c_int = 35;
-pub(super) const INQ: c_int = 36;
+pub(crate) const INQ: c_int = 36;
 pub(super) const TX_DELAY: c_int = 37;
 
 table! {
@@ -32,6 +32,6 @@ table! {
         hands_over(UNSUITABLE, When::Always), "";
     [TCP_ULP 31] hands_over(UNSUITABLE, When::Always), "TLS offload, and what else the kernel puts on a stream";
     [TCP_ZEROCOPY_RECEIVE 35] hands_over(UNSUITABLE, When::Always), "when it is asked for: it takes bytes";
-    [TCP_INQ 36, TCP_CM_INQ 36] hands_over(UNSUITABLE, When::Set), "the kernel counts its own bytes";
+    [TCP_INQ 36, TCP_CM_INQ 36] WORKS, "bytes of both lanes are counted";
     [TCP_TX_DELAY 37] leaves(UNSUITABLE, When::Set), "a lane does not wait";
 }

@@ -43,7 +43,7 @@ const VERIFY_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were wake bytes.
 const ASKS: usize = 8;
 /// Most events handled in one go.
-pub(super) const BATCH: usize = 256;
+pub(super) const BATCH: usize = 96;
 /// Shorter waits of sets without a lane are the kernel's alone: one that misses a lane is late by no more.
 const PASSED_BELOW_NS: u64 = 1_000_000;
 

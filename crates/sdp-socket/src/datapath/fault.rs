@@ -1,0 +1,165 @@
+//! A copy to or from the program's memory faults: the file behind a mapping was made shorter, a
+//! page is protected.
+//!
+//! The kernel answers EFAULT there; a library gets a signal. The program's handler may repair the
+//! mapping and return, leave by a jump, end the thread, or use the same connection. So the half is
+//! let go before the handler runs, as if this thread had been killed in the middle of the copy:
+//! what it had begun never happened ([`crate::datapath::takeover`]), and its lock is free. If the
+//! handler returns, the thread takes the half again and goes on with the copy, provided that
+//! nothing has changed meanwhile. Called by the wrapper of the program's handlers.
+//!
+//! It refuses to guess: where the half has been used meanwhile, the copy cannot go on, and the
+//! signal ends the process, as it does where no handler is.
+
+use core::{cell::UnsafeCell, ffi::c_void, sync::atomic::Ordering};
+
+use sdp_shm::{
+    family::{HALF_WORDS, HalfSlot, Row},
+    lock::{self, Acquired},
+};
+use sdp_sys::{kernel, libcs, pid, section, tls};
+
+use crate::{
+    conn::{self, Conn, Half, Stage},
+    datapath::{reset::reset, takeover},
+    process::{
+        self,
+        table::{self, Entry},
+    },
+};
+
+/// glibc's `struct _pthread_cleanup_buffer`, in words.
+const REGISTRATION_WORDS: usize = 4;
+
+/// A half that was let go, until the handler returns or its frame is left.
+pub struct LetGo {
+    conn: &'static Conn,
+    half: Half,
+    /// Its words, and the switches of its log, as they were left.
+    words: [u64; HALF_WORDS],
+    switches: u32,
+    had_gate: bool,
+    registration: UnsafeCell<[u64; REGISTRATION_WORDS]>,
+    is_registered: bool,
+}
+
+fn slot(row: &Row, half: Half) -> &HalfSlot {
+    match half {
+        Half::Send => &row.source,
+        Half::Receive => &row.sink,
+    }
+}
+
+fn words(slot: &HalfSlot) -> [u64; HALF_WORDS] {
+    core::array::from_fn(|at| slot.words.get(at).map_or(0, |word| word.load(Ordering::Relaxed)))
+}
+
+/// Before the program's handler for a fault inside a section runs: lets go of the half whose copy
+/// it may have interrupted. `None`: the thread was not in the middle of one.
+#[cold]
+#[inline(never)]
+pub fn let_go() -> Option<LetGo> {
+    let (fd, half) = match section::copying() {
+        0 => return None,
+        fd if fd > 0 => (fd, Half::Send),
+        fd => (-fd, Half::Receive),
+    };
+    let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+    let conn = conn::get(index).filter(|conn| conn.stage() == Stage::Attached)?;
+    let (row, link) = (conn.row()?, conn.link()?);
+    let slot = slot(row, half);
+    if !lock::is_owned_by(&slot.lock, process::pid()) {
+        return None;
+    }
+    let index = conn.half_index(half);
+    let segment = link.segment();
+    let lines = segment.half(index);
+    let had_gate = lines.log.gate.load(Ordering::Acquire) == conn.side() as u32 + 1;
+    let is_whole = match half {
+        Half::Send => takeover::source_of(conn, row, link, index),
+        Half::Receive => takeover::sink_of(conn, row, link.segment(), index),
+    };
+    if is_whole.is_err() {
+        reset(conn);
+    }
+    let left = LetGo {
+        conn,
+        half,
+        words: words(slot),
+        switches: lines.producer.switches.load(Ordering::Acquire),
+        had_gate,
+        registration: UnsafeCell::new([0; REGISTRATION_WORDS]),
+        is_registered: false,
+    };
+    section::set_copying(0);
+    lock::unlock(&slot.lock);
+    Some(left)
+}
+
+extern "C" fn left_for_good(left: *mut c_void) {
+    // SAFETY: registered by `watch` with a value that lives until its frame is gone, and taken back
+    // before that.
+    let left = unsafe { &*left.cast::<LetGo>() };
+    if left.half == Half::Send {
+        left.conn.turn.end(tls::thread_id() as u32);
+    }
+    left.conn.release(left.half); // where it counts no call, it does nothing
+}
+
+impl LetGo {
+    /// From here on the handler may leave the frame that has this value: what the interrupted call
+    /// had in use is given back then.
+    ///
+    /// # Safety
+    /// The value stays where it is until [`Self::take_again`].
+    pub unsafe fn watch(&mut self) {
+        let (at, this) = (self.registration.get().cast(), core::ptr::from_mut(self).cast());
+        // SAFETY: the caller's; the room is glibc's structure.
+        self.is_registered = unsafe { libcs::cleanup_push(at, left_for_good, this) };
+    }
+
+    /// The handler for `signal` has returned: the copy goes on, under the lock.
+    pub fn take_again(&mut self, signal: i32) {
+        if self.is_registered {
+            // SAFETY: registered by this thread, the last one of this frame.
+            unsafe { libcs::cleanup_pop(self.registration.get().cast()) };
+        }
+        let (Some(row), Some(link)) = (self.conn.row(), self.conn.link()) else {
+            return end(signal);
+        };
+        let slot = slot(row, self.half);
+        if lock::lock(&slot.lock, process::pid()) != Acquired::Clean {
+            return end(signal);
+        }
+        let segment = link.segment();
+        let lines = segment.half(self.conn.half_index(self.half));
+        if self.had_gate {
+            let mine = self.conn.side() as u32 + 1;
+            let taken = || {
+                let gate = &lines.log.gate;
+                gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            };
+            while !taken() {
+                sdp_sys::time::yield_now();
+            }
+        }
+        if words(slot) != self.words
+            || lines.producer.switches.load(Ordering::Acquire) != self.switches
+        {
+            return end(signal);
+        }
+        let fd = conn::number_of(self.conn).unwrap_or(0);
+        section::set_copying(if self.half == Half::Send { fd } else { -fd });
+    }
+}
+
+/// The half is not what it was: the interrupted copy cannot go on, and the fault stays one.
+#[cold]
+fn end(signal: i32) {
+    let _ = kernel::default_action(signal, &[0; 4]);
+    let mask = 0;
+    let _ = kernel::set_signal_mask(libc::SIG_SETMASK, &mask);
+    let (process, thread) = (kernel::getpid().unwrap_or(0), kernel::gettid().unwrap_or(0));
+    let _ = kernel::tgkill(process, thread, signal);
+    pid::exit(128 + signal);
+}
