@@ -6,7 +6,7 @@
 //! a loader that misses a version starts no program at all. So they are looked up in the tables of
 //! the C library's own files ([`crate::names`]). Why: docs/decisions/0058.
 //!
-//! An address that was not found is null, and each function says what it does then. Those that are
+//! An address that was not found is null, and each function says what it does then. Functions that are
 //! called often lead to a system call of our own until they are known.
 
 use core::{
@@ -71,7 +71,7 @@ macro_rules! own {
             }
         )*
 
-        /// Notes the addresses. The constructor does; whoever needs one before does, too.
+        /// Notes the addresses. The constructor does, and a call that needs an address before.
         pub fn install(behind: &Behind) {
             $(note!(behind, $always, $place);)*
             $(note!(behind, $name, $address);)*
@@ -107,7 +107,7 @@ pub(crate) fn place() -> usize {
     CLOCK_GETTIME.load(Ordering::Relaxed).addr()
 }
 
-/// The same before [`install`] ran: a call of another library's constructor.
+/// [`install`], before the constructor ran: a call of another library's constructor.
 #[cold]
 fn look_for_all() {
     install(&Behind::this());

@@ -30,7 +30,7 @@ static KNOWLEDGE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 /// Asks whether libc reports a second thread, as glibc has done since 2.32. Once, before
 /// [`is_single_threaded`] may say yes; false: this is another C library.
 pub fn ask_libc() -> bool {
-    // The first one that a program sees: a program may have a copy of the variable.
+    // The first in the order of look-ups: a program may have a copy of the variable.
     // SAFETY: one of the loader's constants.
     let at = unsafe { libcs::symbol(libc::RTLD_DEFAULT, c"__libc_single_threaded") }.cast();
     KNOWLEDGE.store(at, Relaxed);

@@ -18,8 +18,8 @@ pub fn sleep(ns: i64) {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 ///
-/// Uses the C library's own `clock_gettime`, which reads the vDSO (about 20 ns), not one that
-/// another library may put in its place.
+/// Uses the C library's own `clock_gettime`, which reads the vDSO (about 20 ns), not the
+/// function that another library may put in its place.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     now_ns(libc::CLOCK_MONOTONIC)

@@ -74,7 +74,7 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
                     return partial(Errno::EBADF);
                 };
                 let until =
-                    *deadline.get_or_insert_with(|| carrier::deadline(&conn, number, Half::Send));
+                    *deadline.get_or_insert_with(|| wait::deadline(&conn, number, Half::Send));
                 if until == Some(0) {
                     return partial(Errno::EAGAIN);
                 }

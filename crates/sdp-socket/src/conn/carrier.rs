@@ -17,10 +17,9 @@ use sdp_sys::{
     fd,
     kernel::{self, zeroed},
     sys,
-    time::monotonic_ns,
 };
 
-use crate::conn::{Conn, Half, iovec::Buffers};
+use crate::conn::iovec::Buffers;
 
 /// Bytes of `struct tcp_info` that we read.
 const INFO_BYTES: usize = 232;
@@ -290,33 +289,16 @@ pub(crate) fn is_stream(fd: c_int) -> bool {
     sdp_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
 }
 
-/// A socket timeout in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever. Asked of the
-/// kernel each time a call is about to sleep: the option belongs to the socket, not to us.
-fn timeout_ns(conn: &Conn, fd: c_int, half: Half) -> Option<u64> {
-    let option = match half {
-        Half::Receive => libc::SO_RCVTIMEO,
-        Half::Send => libc::SO_SNDTIMEO,
-    };
+/// A socket timeout in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever, as far as the
+/// kernel reports it. Asked of the kernel each time a call is about to sleep: the option belongs to
+/// the socket, not to us.
+pub(crate) fn timeout_ns(fd: c_int, option: c_int) -> Option<u64> {
     let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let got = kernel::getsockopt(fd, libc::SOL_SOCKET, option, &mut value);
     let ns = (value.tv_sec as u64)
         .saturating_mul(1_000_000_000)
         .saturating_add(value.tv_usec as u64 * 1000);
-    match ns {
-        _ if got.is_err() => None,
-        // The kernel reports a negative limit like none.
-        0 => conn.historic.is_at_once(half).then_some(0),
-        _ => Some(ns),
-    }
-}
-
-/// When a call of this half that begins to wait now ends by its time limit; 0: at once. `None`:
-/// never.
-#[cold]
-#[inline(never)]
-pub(crate) fn deadline(conn: &Conn, fd: c_int, half: Half) -> Option<u64> {
-    let limit = timeout_ns(conn, fd, half)?;
-    Some(if limit == 0 { 0 } else { monotonic_ns().saturating_add(limit) })
+    (got.is_ok() && ns != 0).then_some(ns)
 }
 
 /// Whether the next close sends a reset, because the program asked for it (`SO_LINGER` {1, 0}).

@@ -125,8 +125,8 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                 if is_over {
                     continue; // what came before the end has come by now
                 }
-                let until = *deadline
-                    .get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Receive));
+                let until =
+                    *deadline.get_or_insert_with(|| wait::deadline(conn, conn.fd(), Half::Receive));
                 if wait::for_more(conn, guard, until, mark) != wait::Woken::Look
                     || wait::was_interrupted(&mut mark)
                 {
@@ -164,8 +164,8 @@ pub(crate) fn receive(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> Re
                         continue;
                     }
                 }
-                let until = *deadline
-                    .get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Receive));
+                let until =
+                    *deadline.get_or_insert_with(|| wait::deadline(conn, conn.fd(), Half::Receive));
                 if until == Some(0) && core::mem::replace(&mut look, Look::Carrier) == Look::Ring {
                     continue;
                 }

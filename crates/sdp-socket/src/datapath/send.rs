@@ -157,7 +157,7 @@ pub(crate) fn send(conn: &ConnGuard, buffers: &mut Buffers, flags: c_int) -> Res
             }
             return partial(Errno::EAGAIN);
         }
-        let until = *deadline.get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Send));
+        let until = *deadline.get_or_insert_with(|| wait::deadline(conn, conn.fd(), Half::Send));
         if until == Some(0) {
             return partial(Errno::EAGAIN);
         }

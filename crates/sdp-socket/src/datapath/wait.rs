@@ -494,6 +494,22 @@ pub(crate) fn throttle_retry() {
     NEXT_HELD_UP_NS.store(monotonic_ns() + HELD_UP_APART_NS, Ordering::Relaxed);
 }
 
+/// When a call of this half that begins to wait now ends by its time limit; 0: at once. `None`:
+/// never.
+#[cold]
+#[inline(never)]
+pub(crate) fn deadline(conn: &Conn, fd: i32, half: Half) -> Option<u64> {
+    let option = match half {
+        Half::Receive => libc::SO_RCVTIMEO,
+        Half::Send => libc::SO_SNDTIMEO,
+    };
+    match carrier::timeout_ns(fd, option) {
+        // The kernel reports a negative limit like none.
+        None => conn.historic.is_at_once(half).then_some(0),
+        Some(limit) => Some(monotonic_ns().saturating_add(limit)),
+    }
+}
+
 /// Whether the half is on the SDP lane and its ring has nearly no room.
 pub(crate) fn is_full(conn: &Conn) -> bool {
     let Some(link) = conn.link() else { return false };

@@ -245,7 +245,7 @@ fn send_behind(
             }
             return partial(Errno::EAGAIN);
         }
-        let until = *deadline.get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Send));
+        let until = *deadline.get_or_insert_with(|| wait::deadline(conn, conn.fd(), Half::Send));
         if until == Some(0) {
             return partial(Errno::EAGAIN);
         }
@@ -520,8 +520,7 @@ fn receive_behind(
             return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
         }
         pair.is_waited_for.store(true, Ordering::Relaxed);
-        let until =
-            *deadline.get_or_insert_with(|| carrier::deadline(conn, conn.fd(), Half::Receive));
+        let until = *deadline.get_or_insert_with(|| wait::deadline(conn, conn.fd(), Half::Receive));
         if until == Some(0) {
             return if got > 0 { Ok(got) } else { Err(Errno::EAGAIN) };
         }

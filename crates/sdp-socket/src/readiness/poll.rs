@@ -84,6 +84,16 @@ pub(crate) enum Look {
     Busy,
 }
 
+impl Look {
+    /// The cursor of what there is to read. `None`: nothing, as far as is known.
+    pub(crate) fn cursor(self) -> Option<u64> {
+        match self {
+            Self::Readable(cursor) => Some(cursor),
+            Self::Empty | Self::Busy => None,
+        }
+    }
+}
+
 /// Bytes that are left to read, as `TCP_INQ` counts them: the end of the stream is one more.
 pub(crate) fn unread(conn: &ConnGuard) -> i32 {
     let bytes = match hosts::is_guarded(conn) {

@@ -69,14 +69,14 @@ fn note_limit(fd: c_int, name: c_int, value: *const c_void, len: socklen_t) {
     if !memory::is_readable(value.cast(), half_of) || !memory::is_readable(second, half_of) {
         return;
     }
-    // SAFETY: two readable words, of the program's, who lends them to this call.
+    // SAFETY: two readable words, of the program's memory, lent to this call.
     let [seconds, microseconds] = unsafe { value.cast::<[i64; 2]>().read_unaligned() };
     if (0..1_000_000).contains(&microseconds) {
         conn.historic.note_limit(half, seconds < 0);
     }
 }
 
-/// The same options with 64-bit times on machines of 32 bits; here they differ by the number only.
+/// Options with 64-bit times on machines of 32 bits; here only their numbers differ.
 const RCVTIMEO_NEW: c_int = 66;
 const SNDTIMEO_NEW: c_int = 67;
 

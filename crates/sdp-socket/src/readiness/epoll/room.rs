@@ -5,7 +5,6 @@ use crate::{
     conn::{self, Conn, Limits, Waiters, carrier},
     datapath::wait,
     process::table::{self, Entry},
-    readiness::{self, Look},
     wake::{
         arming,
         interest::{
@@ -87,16 +86,23 @@ pub(super) fn writable_too(conn: &Conn, reg: &Registration) -> u32 {
 }
 
 /// The events of a registration that the kernel reports, and what holds beside them: room beside
-/// the hidden eventfd's event, which says IN alone; bytes in the ring, of which the kernel does not
-/// know.
-pub(super) fn all_of(m: &mut Mirror, at: u32, reg: &Registration, conn: &Conn, pass: u32) -> u32 {
+/// the hidden eventfd's event, which says IN alone; bytes in the ring (`unread`: their cursor), of
+/// which the kernel does not know.
+pub(super) fn all_of(
+    m: &mut Mirror,
+    at: u32,
+    reg: &Registration,
+    conn: &Conn,
+    pass: u32,
+    unread: impl FnOnce() -> Option<u64>,
+) -> u32 {
     if pass & IN_KIND != 0 && pass & OUT == 0 {
         return pass | writable_too(conn, reg);
     }
     if pass & OUT != 0
         && pass & IN_KIND == 0
         && reg.events & IN_KIND != 0
-        && let Look::Readable(cursor) = readiness::look(conn)
+        && let Some(cursor) = unread()
     {
         if let Some(reg) = m.reg(at) {
             reg.reported = cursor;

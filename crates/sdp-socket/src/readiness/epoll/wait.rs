@@ -880,7 +880,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             m.push_ready(at);
         }
     }
-    pass = all_of(m, at, reg, conn, pass);
+    pass = all_of(m, at, reg, conn, pass, || readiness::look(conn).cursor());
     if events & libc::EPOLLHUP as u32 != 0 && conn.has_pending_error() && hosts::is_guarded(conn) {
         pass |= libc::EPOLLERR as u32; // the library has taken it from the kernel
     }
