@@ -18,7 +18,7 @@ const OBJECTS: usize = 24;
 const OWN: usize = 3;
 /// How the names of those libraries begin that have the loader's functions: the C library, other C
 /// libraries, and where glibc had them before version 2.34.
-const OWN_NAMES: [&[u8]; 3] = [b"libc.so", b"libc.musl-", b"libdl.so."];
+const OWN_NAMES: [&[u8]; 4] = [b"libc.so", b"libc.musl-", b"ld-musl-", b"libdl.so."];
 /// Entries of a dynamic section, and of a chain of equal hashes, that are looked at.
 const ENTRIES: usize = 4096;
 
@@ -124,17 +124,27 @@ impl Object {
                 }
             }
         }
-        let part = soname.filter(|_| !own.names.is_null()).map_or(Part::None, |at| {
-            // SAFETY: a name of the object's own table of names.
-            let name = unsafe { CStr::from_ptr(own.names.add(at).cast()) };
+        let is_named = soname.is_some() && !own.names.is_null();
+        let part = if !is_named && object.dlpi_name.is_null() {
+            Part::None
+        } else {
+            // SAFETY: a name of the object's own table of names, or, of a library without a name of its own
+            // (musl's), the loader's: of its file.
+            let name = unsafe {
+                match soname.filter(|_| is_named) {
+                    Some(at) => CStr::from_ptr(own.names.add(at).cast()),
+                    None => CStr::from_ptr(object.dlpi_name),
+                }
+            };
+            let file = name.to_bytes().rsplit(|b| *b == b'/').next().unwrap_or(&[]);
             if name == c"libc.so.6" {
                 Part::Libc
-            } else if OWN_NAMES.iter().any(|begin| name.to_bytes().starts_with(begin)) {
+            } else if OWN_NAMES.iter().any(|begin| file.starts_with(begin)) {
                 Part::Another
             } else {
                 Part::None
             }
-        });
+        };
         (own, part)
     }
 
