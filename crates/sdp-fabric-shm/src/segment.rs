@@ -9,7 +9,7 @@ use core::{ffi::CStr, ptr::NonNull};
 
 use sdp_shm::layout::{Control, EndLine};
 use sdp_sys::{
-    OwnedFd,
+    OwnedFd, kernel,
     memfd::{self, FORBIDDEN_SEALS, REQUIRED_SEALS},
     stat,
 };
@@ -99,8 +99,7 @@ impl MappedSegment {
     pub fn create(ring_bytes: u32) -> Result<(Self, OwnedFd), Refusal> {
         let len = segment_len(ring_bytes).ok_or(Refusal::NoMemory)?;
         let fd = memfd::create_sealed(SEGMENT_NAME, len as u64).map_err(Refusal::of_resource)?;
-        let map = Mapped::new(fd.raw(), len)?;
-        Ok((Self { map, ring_bytes }, fd))
+        Ok((Self::map(fd.raw(), len, ring_bytes)?, fd))
     }
 
     /// Maps a segment that a peer made with rings of `ring_bytes`.
@@ -110,7 +109,14 @@ impl MappedSegment {
     pub fn from_peer(fd: i32, ring_bytes: u32) -> Result<Self, Refusal> {
         let len = segment_len(ring_bytes).ok_or(Refusal::Untrusted)?;
         verify(fd, len)?;
-        Ok(Self { map: Mapped::new(fd, len)?, ring_bytes })
+        Self::map(fd, len, ring_bytes)
+    }
+
+    /// Rings are not in core dumps.
+    fn map(fd: i32, len: usize, ring_bytes: u32) -> Result<Self, Refusal> {
+        let map = Mapped::new(fd, len)?;
+        kernel::leave_out_of_dumps(map.base, len);
+        Ok(Self { map, ring_bytes })
     }
 
     /// First byte of the segment's header.

@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-use sdp_sys::{Errno, sys};
+use sdp_sys::{Errno, kernel, sys};
 
 /// Whether forked children share the memory, or have a copy.
 #[derive(Clone, Copy)]
@@ -25,7 +25,11 @@ fn map(len: usize, family: Family) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a new mapping, at a place that the kernel chooses.
     let at =
         unsafe { sys!(libc::SYS_mmap, 0, len, access, flags | libc::MAP_ANONYMOUS, NO_FILE, 0) }?;
-    NonNull::new(at as *mut u8).ok_or(Errno::ENOMEM)
+    let at = NonNull::new(at as *mut u8).ok_or(Errno::ENOMEM)?;
+    if matches!(family, Family::Shared) {
+        kernel::leave_out_of_dumps(at, len); // buffers, which hold payload
+    }
+    Ok(at)
 }
 
 /// # Safety

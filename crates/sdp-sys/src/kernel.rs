@@ -405,6 +405,13 @@ pub fn map_zeros(len: usize, wanted: usize, flags: i32) -> Result<core::ptr::Non
     core::ptr::NonNull::new(at as *mut u8).ok_or(Errno::ENOMEM)
 }
 
+/// Leaves `len` bytes at `at`, whole pages of this process, out of its core dumps: they hold payload, which the program may
+/// have wiped since, and of TCP's buffers a dump has nothing. As far as the kernel does that.
+pub fn leave_out_of_dumps(at: core::ptr::NonNull<u8>, len: usize) {
+    // SAFETY: neither the content nor the rights of any page change.
+    let _ = unsafe { sys!(libc::SYS_madvise, at.as_ptr(), len, libc::MADV_DONTDUMP) };
+}
+
 /// A value that the kernel gave the process when it began (`AT_…`); 0: nothing of that kind.
 pub fn auxiliary(kind: libc::c_ulong) -> usize {
     crate::libcs::auxiliary(kind) as usize

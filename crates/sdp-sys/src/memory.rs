@@ -8,7 +8,8 @@ use core::{
 
 use crate::{kernel, libcs, sys, tls};
 
-/// A mapping of zeros of its own, page aligned; pages that are not touched cost nothing.
+/// A mapping of zeros of its own, page aligned; pages that are not touched cost nothing. It is for payload on its way, and
+/// not in core dumps.
 pub struct Zeros {
     at: NonNull<u8>,
     len: usize,
@@ -31,6 +32,7 @@ impl Zeros {
     fn map(len: usize, flags: i32) -> Option<Self> {
         let len = len.max(1);
         let at = kernel::map_zeros(len, 0, flags | libc::MAP_NORESERVE).ok()?;
+        kernel::leave_out_of_dumps(at, len);
         Some(Self { at, len })
     }
 

@@ -31,9 +31,12 @@ impl Fresh {
         Self::map(len, libc::MAP_PRIVATE)
     }
 
-    /// Memory that forked processes share; pages that are not touched cost nothing.
+    /// Memory that forked processes share; pages that are not touched cost nothing. A core dump would have, and make, each of
+    /// them: it is left out.
     pub(crate) fn shared(len: usize) -> Option<Self> {
-        Self::map(len, libc::MAP_SHARED)
+        let fresh = Self::map(len, libc::MAP_SHARED)?;
+        kernel::leave_out_of_dumps(fresh.base, len);
+        Some(fresh)
     }
 
     fn map(len: usize, kind: i32) -> Option<Self> {

@@ -15,7 +15,7 @@ use core::{
 };
 
 use libc::pollfd;
-use sdp_sys::tls;
+use sdp_sys::{kernel, tls};
 
 use crate::process::{self, fork_page};
 
@@ -76,7 +76,10 @@ impl Scratch {
             }
             // Only the thread that has the place writes it.
             let at = NonNull::new(mapped.load(Ordering::Relaxed)).or_else(|| {
-                let fresh = process::map_private(ENTRIES * size_of::<pollfd>())?.cast();
+                let len = ENTRIES * size_of::<pollfd>();
+                let fresh = process::map_private(len)?;
+                kernel::leave_out_of_dumps(fresh, len); // pieces of files
+                let fresh = fresh.cast();
                 mapped.store(fresh.as_ptr(), Ordering::Relaxed);
                 Some(fresh)
             });
