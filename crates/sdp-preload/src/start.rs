@@ -64,6 +64,18 @@ unsafe extern "C" fn epoll_pwait(
     unsafe { real::epoll_pwait(set, events, max, timeout, mask) }
 }
 
+unsafe extern "C" fn pselect(
+    n: c_int,
+    read: *mut libc::fd_set,
+    write: *mut libc::fd_set,
+    except: *mut libc::fd_set,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { real::pselect(n, read, write, except, timeout, mask) }
+}
+
 unsafe extern "C" fn construct(
     argc: c_int,
     argv: *const *const c_char,
@@ -79,7 +91,7 @@ unsafe extern "C" fn construct(
         return errno::set(before);
     }
     direct::install();
-    libc_calls::install(ppoll, epoll_pwait, image::exchange);
+    libc_calls::install(ppoll, epoll_pwait, pselect, image::exchange);
     // SAFETY: the loader's vectors.
     unsafe {
         read_environment(envp);

@@ -126,8 +126,18 @@ pub fn eventfd(flags: i32) -> Result<i32, Errno> {
 #[inline(never)]
 pub fn poll(set: &mut [libc::pollfd], timeout_ns: Option<i64>) -> Result<usize, Errno> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns.unwrap_or(0) };
-    kernel::poll(set, timeout_ns.map(|_| &mut time))
+    let polled = kernel::poll(set, timeout_ns.map(|_| &mut time));
+    if polled == Err(Errno::EINVAL) {
+        // RLIMIT_NOFILE is lower than the entries are many: a moment, and a look.
+        crate::time::sleep(timeout_ns.unwrap_or(MOMENT_NS).min(MOMENT_NS));
+        set.iter_mut().for_each(|one| one.revents = readiness(one.fd, one.events));
+        return Ok(set.iter().filter(|one| one.revents != 0).count());
+    }
+    polled
 }
+
+/// The longest sleep between two looks at descriptors that cannot be polled.
+const MOMENT_NS: i64 = 1_000_000;
 
 /// The events at one descriptor now; 0 where the kernel does not report them.
 #[inline]
@@ -135,7 +145,32 @@ pub fn readiness(fd: i32, events: i16) -> i16 {
     let mut set = [libc::pollfd { fd, events, revents: 0 }];
     let asked = kernel::poll(&mut set, Some(&mut zeroed()));
     let [one] = set;
-    if asked.is_ok() { one.revents } else { 0 }
+    match asked {
+        Ok(_) => one.revents,
+        Err(Errno::EINVAL) => stream_readiness(fd, events),
+        Err(_) => 0,
+    }
+}
+
+/// [`readiness`] of a TCP socket where the kernel polls nothing at all: a limit of no descriptors (RLIMIT_NOFILE 0).
+#[cold]
+fn stream_readiness(fd: i32, events: i16) -> i16 {
+    /// States of a stream whose other end has ended it; 7: closed.
+    const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
+    let mut state = 0u8;
+    if fd < 0 || kernel::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state).is_err() {
+        return 0;
+    }
+    let mut found = 0;
+    if ENDED.contains(&state) {
+        found |= libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM;
+    }
+    let mut unread = 0;
+    if kernel::readable_bytes(fd, &mut unread).is_ok() && unread > 0 {
+        found |= libc::POLLIN | libc::POLLRDNORM;
+    }
+    found |= libc::POLLOUT | libc::POLLWRNORM; // who sends finds out
+    found & events | if state == 7 { libc::POLLHUP } else { 0 }
 }
 
 /// The events at one descriptor: [`poll`] for one. 0: nothing in time.

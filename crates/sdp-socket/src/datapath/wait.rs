@@ -631,7 +631,7 @@ fn sleep_beside(
         return (Woken::Interrupted, false);
     }
     guard.is_asleep(true);
-    let n = libc_calls::ppoll(&mut fds, timeout.as_ref(), libc_calls::Mask::NONE);
+    let n = libc_calls::ppoll_any(&mut fds, timeout.as_ref(), libc_calls::Mask::NONE);
     guard.is_asleep(false);
     if process::is_retired() {
         return (Woken::Closed, false); // the call is the kernel's now, and nothing of ours is

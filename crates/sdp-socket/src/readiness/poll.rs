@@ -380,9 +380,12 @@ pub(crate) unsafe fn poll(
     if !fds.iter().fold(false, |any, entry| any | concerns(entry.fd)) {
         return early.pass();
     }
-    let waited = poll_here(fds, timeout_ns, mask);
+    let waited = poll_here(fds, timeout_ns, mask, libc_calls::ppoll);
     waited.map_or_else(|| early.pass(), Waited::Done)
 }
+
+/// The kernel's wait: [`libc_calls::ppoll`], or [`libc_calls::ppoll_any`].
+type KernelPoll = fn(&mut [pollfd], Option<&libc::timespec>, Mask) -> Result<usize, Errno>;
 
 /// [`poll`] with something in it that is on a lane. `None`: the process entered a sandbox meanwhile, and the wait
 /// begins anew.
@@ -390,6 +393,7 @@ fn poll_here(
     fds: &mut [pollfd],
     timeout_ns: Option<u64>,
     mask: Mask,
+    kernel_poll: KernelPoll,
 ) -> Option<Result<usize, Errno>> {
     let count = fds.len();
     // No memory to hide "writable" from the kernel in a copy, or no way to be woken for room: the
@@ -406,6 +410,8 @@ fn poll_here(
     let until = timeout_ns.map(|ns| monotonic_ns().saturating_add(ns));
     let (mut has_spun, mut has_slept) = (timeout_ns == Some(0), false);
     let mut has_asked = false;
+    // An array of as many entries as the process may have descriptors, all of them used: the kernel takes none of ours.
+    let mut is_full = false;
     let mut sleeps = 0;
     loop {
         if process::is_retired() {
@@ -455,7 +461,11 @@ fn poll_here(
         let left_now = if must_not_sleep { Some(0) } else { bound };
         // The kernel lets no signal in where something is ready already.
         let mask = if ready > 0 { Mask::NONE } else { mask };
-        let polled = sleep(fds, left_now, mask, hides, sleeps, scratch.as_mut());
+        let how = Wait { hides, is_full, kernel_poll };
+        let polled = sleep(fds, left_now, mask, how, sleeps, scratch.as_mut());
+        if polled == Err(Errno::EINVAL) && !core::mem::replace(&mut is_full, true) {
+            continue;
+        }
         sleeps = sleeps.saturating_add(u32::from(!must_not_sleep));
         if !must_not_sleep
             && polled.is_ok_and(|ready| ready > 0)
@@ -550,6 +560,14 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
         .count()
 }
 
+/// How one wait is made.
+#[derive(Clone, Copy)]
+struct Wait {
+    hides: bool,
+    is_full: bool,
+    kernel_poll: KernelPoll,
+}
+
 /// Arms each half that can be armed, looks again, and polls the kernel; returns how many entries
 /// the kernel reports as ready. `sleeps`: sleeps of the same call before.
 #[inline(never)]
@@ -557,7 +575,7 @@ fn sleep(
     fds: &mut [pollfd],
     left: Option<u64>,
     mask: Mask,
-    hides: bool,
+    Wait { hides, is_full, kernel_poll }: Wait,
     sleeps: u32,
     scratch: Option<&mut Scratch>,
 ) -> Result<usize, Errno> {
@@ -569,7 +587,7 @@ fn sleep(
     if left != Some(0) {
         guard.begin();
         let _section = section::Guard::enter();
-        if hides {
+        if hides && !is_full {
             wait_set = WaitSet::take();
         }
         if wait_set.exists() {
@@ -607,7 +625,11 @@ fn sleep(
     }
     let timeout = left.map(wait::to_timespec);
     let result = if hides {
+        // An entry that the program does not use takes ours: there may be as many as the process may have descriptors.
         let n = fds.len();
+        let unused =
+            if wait_set.exists() { fds.iter().position(|entry| entry.fd < 0) } else { None };
+        let (at, len) = unused.map_or((n, n + usize::from(wait_set.exists())), |at| (at, n));
         let mut short = [pollfd { fd: -1, events: 0, revents: 0 }; STACK_FDS];
         let copy = scratch.map_or(&mut short[..], Scratch::entries);
         for (to, from) in copy.iter_mut().zip(fds.iter()) {
@@ -619,14 +641,16 @@ fn sleep(
                 to.events = (to.events & !WRITE_KIND) | end;
             }
         }
-        if let Some(last) = copy.get_mut(n) {
-            *last = pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 };
+        if let Some(ours) = copy.get_mut(at) {
+            *ours = pollfd { fd: wait_set.raw(), events: libc::POLLIN, revents: 0 };
         }
-        let polled = match copy.get_mut(..=n) {
-            Some(all) => libc_calls::ppoll(all, timeout.as_ref(), mask),
+        let polled = match copy.get_mut(..len) {
+            Some(all) => kernel_poll(all, timeout.as_ref(), mask),
             None => Err(Errno::EINVAL),
         };
-        if copy.get(n).is_some_and(|last| last.revents != 0) {
+        if let Some(ours) = copy.get_mut(at)
+            && core::mem::take(&mut ours.revents) != 0
+        {
             wait_set.clear();
         }
         for (to, from) in fds.iter_mut().zip(copy.iter()) {
@@ -634,7 +658,7 @@ fn sleep(
         }
         polled
     } else {
-        libc_calls::ppoll(fds, timeout.as_ref(), mask)
+        kernel_poll(fds, timeout.as_ref(), mask)
     };
     if doorbell.is_some() {
         wait::wake_up(guard, doorbell, &wait_set);
@@ -761,7 +785,7 @@ pub(crate) unsafe fn select(
     if !fds.iter().fold(false, |any, entry| any | concerns(entry.fd)) {
         return early.pass();
     }
-    let polled = match poll_here(fds, timeout_ns, mask) {
+    let polled = match poll_here(fds, timeout_ns, mask, libc_calls::ppoll_any) {
         None => return early.pass(),
         Some(Err(e)) => return Waited::Done(Err(e)),
         Some(Ok(_)) => fds,
