@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod budget;
 pub mod diag_client;
 pub mod endpoint;
 pub mod identity;

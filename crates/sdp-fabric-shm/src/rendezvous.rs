@@ -43,6 +43,7 @@ use sdp_sys::{
 };
 
 use crate::{
+    budget,
     identity::{self, DiagError, Examined, PeerSocket, Tuple},
     name::Name,
     packet::{self, Body, HELLO_ACK_LEN, HELLO_LEN, RejectCode, Sender},
@@ -363,9 +364,10 @@ impl Rendezvous {
     ) -> Result<Option<Attachment>, Refusal> {
         let Ok(listener) = unix::peer_credentials(socket.raw()) else { return self.restart() };
         identity::check_uid(listener.uid, ends.peer.uid)?;
-        let (segment, file) = MappedSegment::create(local.ring_bytes)?;
+        let ring_bytes = budget::ring_bytes(local.ring_bytes)?;
+        let (segment, file) = MappedSegment::create(ring_bytes)?;
         let mut segment = Draft::new(segment);
-        let hello = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
+        let hello = Body::Join { ring_bytes, hello: *local.hello };
         let gave_doorbell = match send(local, ends, &socket, &hello, Some(&file), listener.uid) {
             Ok(gave_doorbell) => gave_doorbell,
             Err(SendError::Refused(refusal)) => return Err(refusal),
@@ -613,6 +615,7 @@ fn take_join(
     let mut peer = check_packet(local, ends, packet, &sender, file.as_ref(), joiner)?;
     peer.process = process(socket, peer.trusted);
     let file = file.ok_or(Refusal::Untrusted)?;
+    budget::accept(ring_bytes)?;
     let segment = Draft::new(MappedSegment::from_peer(file.raw(), ring_bytes)?);
     let terms = (local.judge)(&PeerHello::Hello(hello))?;
     Ok(Join { segment, peer, terms })

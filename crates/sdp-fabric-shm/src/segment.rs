@@ -25,7 +25,7 @@ pub const MAX_RING_BYTES: u32 = 16 << 20;
 /// Size of a doorbell page file.
 pub const DOORBELL_PAGE_BYTES: usize = 8192;
 
-const SEGMENT_NAME: &CStr = c"sdp-conn";
+pub(crate) const SEGMENT_NAME: &CStr = c"sdp-conn";
 const DOORBELL_PAGE_NAME: &CStr = c"sdp-bell";
 
 /// Length of a segment with rings of `ring_bytes` each; `None` unless that is a power of two from

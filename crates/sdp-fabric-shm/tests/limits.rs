@@ -143,14 +143,15 @@ fn no_room_for_mappings() {
         let before = footprint();
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-        // Room for one mapping of 32 MiB: the joiner's, not the offerer's.
+        // Of what there is half is for segments: one mapping of 32 MiB, the joiner's, not the offerer's.
         for (room, joiner, offerer) in [
             (8 << 20, Refusal::NoMemory, None),
-            (48 << 20, Refusal::PeerLacksResources, Some(Err(Refusal::NoMemory))),
+            (96 << 20, Refusal::PeerLacksResources, Some(Err(Refusal::NoMemory))),
         ] {
             limit(libc::RLIMIT_AS, pages * 4096 + room);
             let results = attempt(&mut one, &mut two);
             limit(libc::RLIMIT_AS, libc::RLIM_INFINITY);
+            std::thread::sleep(std::time::Duration::from_millis(300)); // a refusal holds for a moment
             assert_eq!(results, [offerer, Some(Err(joiner))]);
             assert_eq!(footprint(), before);
         }
