@@ -264,7 +264,12 @@ fn each_line(path: &CStr, mut f: impl FnMut(&[u8])) -> Option<()> {
             f(&room);
             start = filled;
         }
-        room.copy_within(start..filled, 0);
+        for at in start..filled {
+            let byte = room.get(at).copied().unwrap_or(0);
+            if let Some(to) = room.get_mut(at - start) {
+                *to = byte;
+            }
+        }
         kept = filled - start;
     }
 }
