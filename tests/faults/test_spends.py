@@ -1,6 +1,8 @@
 """What a lane spends of what a program has few of: TCP is the answer before the last of it is used."""
 
+import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,3 +52,95 @@ def test_core_dumps(tmp_path, env):
     assert has_page, "the statistics page is not in the core"
     assert more < size + (4 << 20), (more, size)
     assert told <= secrets + 100, (told, secrets)
+
+
+@LANES
+def test_last_mappings(env):
+    """The program's own `mmap` and threads succeed, as many as could be expected over TCP; lanes were had as well."""
+    if int(Path("/proc/sys/vm/max_map_count").read_text(encoding="utf-8")) > 300_000:
+        pytest.skip("vm.max_map_count is high here")
+    outcome = both("spends", "last_mappings", 500, 700, env=env)
+    assert outcome.seen["talk"] == 500 and outcome.seen["maps"] == 175, outcome.describe()
+    assert outcome.report.raw["connections"]["sdp"] >= 100, outcome.describe()
+    assert outcome.report.count("reasons", "no-memory") > 0, outcome.describe()
+
+
+@LANES
+def test_little_address_space(env):
+    outcome = both("spends", "little_space", 100, env=env)
+    assert outcome.seen["talk"] == 40 and outcome.seen["child"] == [0], outcome.describe()
+    assert outcome.report.count("reasons", "no-memory") > 0, outcome.describe()
+
+
+@pytest.fixture
+def memory_group():
+    """A memory control group of 64 MiB, of either version."""
+    for root, limit in (
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max"),
+    ):
+        group = Path(root) / f"sdp-spends-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if (group / limit).exists():
+            (group / limit).write_text(str(64 << 20), encoding="utf-8")
+            break
+        group.rmdir()
+    else:
+        pytest.skip("no memory control group can be made here")
+    yield group
+    for pid in (group / "cgroup.procs").read_text(encoding="utf-8").split():
+        os.kill(int(pid), 9)
+    for _ in range(1000):
+        try:
+            return group.rmdir()
+        except OSError:
+            subprocess.run(["sleep", "0.02"], check=False)
+
+
+@LANES
+def test_little_group_memory(memory_group, env):
+    """Rings are a budget of the group's memory: a page of one that meets the limit would get the program killed."""
+    outcome = both("spends", "little_group_memory", memory_group, 100, env=env)
+    assert outcome.seen == {"good": 100, "alive": True}, outcome.describe()
+
+
+TRACKED = """
+ip link set lo up || exit 77
+nft -f - <<'RULES' || exit 77
+table inet f {
+  chain i {
+    type filter hook input priority 0; policy drop;
+    ct state established,related accept
+    tcp flags & (syn|ack|rst|fin) == syn ct state new accept
+  }
+}
+RULES
+echo 2 > /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established || exit 77
+exec "$@"
+"""
+
+
+@LANES
+def test_busy_connections_are_not_forgotten(env):
+    """As TCP's packets would, now and then a packet tells what tracks connections that one goes on."""
+    program = [sys.executable, PROGRAMS / "spends.py", "forgotten"]
+    outcome = run(["unshare", "--net", "sh", "-c", TRACKED, "sh", *program], env=env)
+    if outcome.code == 77 or "unshare:" in outcome.err:
+        pytest.skip("needs network namespaces, nft and connection tracking")
+    assert outcome.code == 0, outcome.describe()
+    usual = [0] + [
+        int(Path(f"/proc/sys/net/ipv4/tcp_keepalive_{name}").read_text(encoding="utf-8"))
+        for name in ("time", "intvl", "probes")
+    ]
+    assert outcome.seen == {
+        "talk": True,
+        "lanes": True,
+        "options": usual,
+        "left": 1,
+        "killed": True,
+        "end": [True, True],
+        "children": [0, 0],
+    }, outcome.describe()

@@ -7,9 +7,11 @@ import resource
 import select
 import signal
 import socket
+import struct
+import time
 
 import ends
-from ends import drain, echo, exactly, main, pair
+from ends import drain, echo, exactly, main, outcome, pair
 
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
@@ -112,6 +114,141 @@ def dumps(where, count):
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
     print(f'{{"lanes": {int(has_lanes)}}}', flush=True)
     os.abort()
+
+
+def served():
+    """A process that echoes on all connections that come, until the last one has ended; (its address, its id)."""
+    lst = ends.listener()
+    child = os.fork()
+    if child:
+        address = lst.getsockname()
+        lst.close()
+        return address, child
+    signal.alarm(60)
+    poll, here = select.epoll(), {}
+    poll.register(lst, select.EPOLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == lst.fileno():
+                sock = lst.accept()[0]
+                here[sock.fileno()] = sock
+                poll.register(sock, select.EPOLLIN)
+            elif data := here[fd].recv(65536):
+                here[fd].sendall(data)
+            else:
+                here.pop(fd).close()
+                if not here:
+                    os._exit(0)
+
+
+def connected(address, count):
+    """So many connections to a process."""
+    return [socket.create_connection(address) for _ in range(int(count))]
+
+
+def talk(socks, rounds=30):
+    """Small messages to and fro on each; how many were right."""
+    good = 0
+    for sock in socks:
+        right = True
+        for i in range(rounds):
+            message = bytes([i % 251]) * 64
+            sock.sendall(message)
+            right = right and exactly(sock, 64) == message
+        good += right
+    return good
+
+
+def end(socks, children):
+    """Ends them all."""
+    for sock in socks:
+        sock.close()
+    return [ends.reap(child) for child in children]
+
+
+@scenario
+def last_mappings(count, left):
+    """Connections are made when few mappings are left; the program wants some of them afterwards."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    address, child = served()
+    first = connected(address, 1)
+    talk(first)
+    with open("/proc/sys/vm/max_map_count", encoding="utf-8") as file:
+        most = int(file.read())
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        take = (most - len(maps.readlines()) - int(left)) // 2
+    LIBC.mmap.restype = ctypes.c_void_p
+    LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    # Read only, private, anonymous, not reserved.
+    at = LIBC.mmap(None, take * 8192 + 4096, 1, 0x4022, -1, 0)
+    assert all(LIBC.mprotect(at + i * 8192, 4096, 0) == 0 for i in range(take))
+    socks = connected(address, count)
+    seen = {"talk": talk(socks)}
+    # Half of what was left is the program's in any case.
+    seen["maps"] = sum(LIBC.mmap(None, 4096, 3, 0x21, -1, 0) != 2**64 - 1 for _ in range(int(left) // 4))
+    threads = [ends.threading.Thread(target=lambda: None) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    return {**seen, "child": end(first + socks, [child])}
+
+
+@scenario
+def little_space(left):
+    """Connections are made when little address space is left; the program wants some of it afterwards."""
+    address, child = served()
+    socks = connected(address, 40)
+    with open("/proc/self/statm", encoding="utf-8") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    limit = used + (int(left) << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    seen = {"talk": talk(socks)}
+    seen["half"] = len(bytearray(int(left) << 19))
+    return {**seen, "child": end(socks, [child])}
+
+
+@scenario
+def little_group_memory(group, count):
+    """Connections whose rings are filled in a memory control group with a low limit."""
+    with open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as procs:
+        procs.write(str(os.getpid()))
+    address, child = served()
+    socks = connected(address, count)
+    good = talk(socks)
+    for sock in socks:
+        sock.setblocking(False)
+        ends.fill(sock)
+    return {"good": good, "alive": os.waitpid(child, os.WNOHANG)[0] == 0}
+
+
+@scenario
+def forgotten():
+    """Connections that are never idle, where what tracks connections forgets those without packets for two seconds, and drops
+    what comes later: they end, leave their lanes, or their peers are killed."""
+    pairs = [pair(echo) for _ in range(3)]
+    (ends_it, one), (leaves, two), (killed, three) = pairs
+    until = time.monotonic() + 4
+    good = True
+    while good and time.monotonic() < until:
+        good = talk([sock for sock, _ in pairs], 3) == 3
+        time.sleep(0.02)
+    seen = {"talk": good, "lanes": ends.is_attached()}
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
+    options += [(socket.IPPROTO_TCP, n) for n in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
+    seen["options"] = [ends_it.getsockopt(*option) for option in options]
+    for sock, _ in pairs:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 5, 0))
+    for size in (2, 1):
+        leaves.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+    seen["left"] = talk([leaves])
+    os.kill(three, signal.SIGKILL)
+    seen["killed"] = outcome(killed.recv, 1) in (b"", "ECONNRESET")
+    for sock in (ends_it, leaves):
+        sock.shutdown(socket.SHUT_WR)
+    seen["end"] = [outcome(sock.recv, 1) == b"" for sock in (ends_it, leaves)]
+    return {**seen, "children": [ends.reap(child) for child in (one, two)]}
 
 
 if __name__ == "__main__":

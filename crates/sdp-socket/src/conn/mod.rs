@@ -3,6 +3,7 @@
 //! Called by every room but `process`. [`slot`] has the connection itself.
 
 pub(crate) mod address;
+pub(crate) mod alive;
 pub(crate) mod carrier;
 mod flags;
 mod guard;

@@ -28,7 +28,7 @@ use sdp_sys::{count::Counting, errno::Errno, section};
 
 use crate::{
     conn::{
-        carrier,
+        alive, carrier,
         flags::{FlagWord, Flags, Holders, Limits, Mask, OfConn, Origin, Pages, RowFlag, Waiters},
         historic::Historic,
         life,
@@ -218,6 +218,8 @@ pub(crate) struct Conn {
     /// Its properties as a historic SDP socket.
     pub(crate) historic: Historic,
     next_free: AtomicU32,
+    /// When bytes on its lanes were noticed last, and whether the library asks for probes ([`alive`]); 0 never.
+    pub(crate) probed: AtomicU32,
 }
 
 const _: () = assert!(core::mem::offset_of!(Conn, ring_bytes) <= 128);
@@ -312,6 +314,7 @@ impl Conn {
             &self.giver,
             &self.ticks,
             &self.paused_ns,
+            &self.probed,
             &self.lease,
             &self.pool_ticks,
             &self.meeting_lock,
@@ -701,6 +704,7 @@ impl Conn {
         let _ =
             self.fallback_reason.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
         self.set(Limits::Fallback);
+        alive::withdraw(self);
     }
 
     /// Why [`Conn::fall_back`] was called first.

@@ -23,7 +23,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Limits, RowFlag, Waiters, carrier,
+        self, Conn, ConnGuard, Half, Limits, RowFlag, Waiters, alive, carrier,
         link::{AnyHalf, AnyLink},
         publish,
         sharing::is_used_by_another,
@@ -188,6 +188,7 @@ pub(crate) fn for_bytes(
     } else {
         conn.idle_wakes.store(0, Ordering::Relaxed);
         spin::learn_from_sleep(conn, monotonic_ns() - asleep);
+        alive::moved(conn);
         false
     };
     let yields = was_for_nothing && woken == Woken::Look;
@@ -686,6 +687,9 @@ pub(crate) fn room_freed(conn: &Conn, half: AnyHalf<'_>, head: u64) {
     if let Some(armed) = half.armed(What::Space) {
         conn.signal_peer();
         half.disarm(What::Space, armed);
+    }
+    if head & (size - 1) < size / 8 {
+        alive::moved(conn); // once in the ring's round
     }
 }
 

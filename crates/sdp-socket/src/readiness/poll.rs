@@ -10,7 +10,7 @@ use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, Limits, Stage, Waiters, carrier, link::AnyHalf},
+    conn::{self, Conn, ConnGuard, Half, Limits, Stage, Waiters, alive, carrier, link::AnyHalf},
     datapath::{
         lane::{SinkState, consume_wake_bytes},
         receive, reclaim, splice, wait,
@@ -467,10 +467,8 @@ fn poll_here(
             continue;
         }
         sleeps = sleeps.saturating_add(u32::from(!must_not_sleep));
-        if !must_not_sleep
-            && polled.is_ok_and(|ready| ready > 0)
-            && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd))
-        {
+        let has_slept_well = !must_not_sleep && polled.is_ok_and(|ready| ready > 0);
+        if has_slept_well && let Some(conn) = fds.iter().find_map(|entry| attached(entry.fd)) {
             spin::learn_from_sleep(conn, monotonic_ns() - asleep);
         }
         if let Err(e) = polled {
@@ -482,6 +480,9 @@ fn poll_here(
                 && conn.acquire_live(Half::Receive)
             {
                 correct(conn, entry, hides);
+                if has_slept_well && entry.revents & READ_KIND != 0 {
+                    alive::moved(conn);
+                }
                 interest::wake_bytes_consumed(conn);
                 conn.release(Half::Receive);
             }

@@ -6,7 +6,7 @@ use sdp_sys::{errno::Errno, memory};
 use super::{Call, done};
 use crate::{
     conn::{
-        ConnGuard, Half, Origin,
+        ConnGuard, Half, Origin, alive,
         options::{self, Verdict, flags, historic},
     },
     lifecycle::elsewhere,
@@ -36,6 +36,15 @@ pub unsafe fn setsockopt(
     Call::Pass
 }
 
+/// The program sets or reads an option that the library may have set.
+fn keep_out_of(fd: c_int, level: c_int, name: c_int) {
+    if alive::is_about(level, name)
+        && let Some(conn) = ConnGuard::new(fd, Half::Receive)
+    {
+        alive::withdraw(&conn);
+    }
+}
+
 /// Before `setsockopt`. False: the unread bytes, which the kernel is to interpret, could not be
 /// given to it.
 fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> bool {
@@ -47,6 +56,7 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     if level == libc::SOL_SOCKET {
         note_limit(fd, name, value, len);
     }
+    keep_out_of(fd, level, name);
     if let Verdict::Leaves(leaving) = options::set(level, name)
         && leaving.holds_for(value, len)
     {
@@ -91,6 +101,7 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Call {
+    keep_out_of(fd, level, name);
     if let Verdict::Leaves(leaving) = options::get(level, name) {
         incompatible::leave_for(fd, &leaving);
     }

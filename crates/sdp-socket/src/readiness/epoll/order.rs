@@ -24,7 +24,7 @@ use sdp_sys::errno::Errno;
 
 use super::wait::BATCH;
 use crate::{
-    conn::{self, Stage},
+    conn::{self, Stage, alive},
     process::libc_calls::{self, Mask},
     readiness,
     wake::{
@@ -117,6 +117,7 @@ impl Bits {
     fn ready(&mut self, m: &mut Mirror, slot: u32) {
         if let Some(conn) = conn::get(slot) {
             self.any = true;
+            alive::moved(conn);
             self.others_sleep |= m.ready_conn(conn);
         }
     }
