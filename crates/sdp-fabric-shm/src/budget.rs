@@ -81,8 +81,8 @@ pub fn ring_bytes(wanted: u32) -> Result<u32, Refusal> {
 /// As for [`ring_bytes`]; [`Refusal::Untrusted`]: no segment has such rings.
 pub fn accept(ring_bytes: u32) -> Result<(), Refusal> {
     let len = segment::segment_len(ring_bytes).ok_or(Refusal::Untrusted)? as u64;
-    let is_of = |known: &AtomicU32| known.load(Ordering::Relaxed) == ring_bytes;
-    if is_of(&WANTED) && is_of(&MOST) && takes_one() {
+    // Where rings of [`MOST`] fit, smaller ones do.
+    if ring_bytes <= MOST.load(Ordering::Relaxed) && takes_one() {
         return Ok(());
     }
     let room = look(ring_bytes)?;
@@ -132,7 +132,10 @@ impl Room {
             bytes = bytes.min(share(limit, mapped.bytes, mapped.segment_bytes, SPACE_KEPT));
         }
         if let Some(limit) = soft_limit(libc::RLIMIT_MEMLOCK)
-            && let Some(locked) = locked().filter(|locked| *locked != 0 && *locked <= limit)
+            && let Some(locked) = locked().filter(|locked| *locked <= limit)
+            // `mlockall`, which locks segments, too; `mlock` of a key or a buffer does not.
+            && locked != 0
+            && locked >= mapped.bytes / 2
         {
             bytes = bytes.min(share(limit, locked, mapped.segment_bytes.min(locked), 0));
         }

@@ -43,6 +43,10 @@ pub const RECORD_MAX: u32 = (pool::MOST - 2 * pool::LEAST) as u32;
 const CALLBACKS_WAITING: usize = 16;
 /// Bytes of the longest callback.
 const CALLBACK_MAX: usize = 4096;
+/// Messages of one client that are looked at before it is the next client's turn.
+const MESSAGES_AT_ONCE: usize = 64;
+/// Requests that wait for the device, beyond which no message is taken.
+const POSTS_WAITING: usize = 256;
 /// Bytes of a message that are looked at.
 const LOOK: usize = HEADER_TAKEN + Target::BYTES;
 /// Rounds without room that the fabric's own credits would make: replies need none.
@@ -169,7 +173,8 @@ pub struct Client {
     pub id: Id,
     /// Its address.
     pub peer: Option<IpAddr>,
-    server: TcpStream,
+    /// `None` once the client has ended.
+    server: Option<TcpStream>,
     records: Records,
     side: Side,
     /// The server's socket may have bytes, or room.
@@ -317,7 +322,11 @@ impl Side {
 
     fn receive(&mut self, pool: &mut Pool) -> bool {
         let mut had_some = false;
-        while self.end.is_none() {
+        for _ in 0..MESSAGES_AT_ONCE {
+            // A peer that takes no messages is heard no more until it does.
+            if self.end.is_some() || self.posts.len() >= POSTS_WAITING {
+                break;
+            }
             match self.rx.poll_receive() {
                 Ok(Some(message)) => {
                     had_some = true;
@@ -337,6 +346,9 @@ impl Side {
     fn retry(&mut self, pool: &mut Pool) -> bool {
         let mut had_some = false;
         for _ in 0..self.waiting.len() {
+            if self.posts.len() >= POSTS_WAITING {
+                break;
+            }
             let Some(message) = self.waiting.pop_front() else { break };
             if self.end.is_some() || !self.arrived(pool, message, false) {
                 self.waiting.push_front(message);
@@ -718,7 +730,7 @@ impl Client {
             end: None,
         };
         let records = Records::default();
-        Self { id, peer, server, records, side, is_readable: true, is_writable: true }
+        Self { id, peer, server: Some(server), records, side, is_readable: true, is_writable: true }
     }
 
     /// Does what can be done now; whether there was something.
@@ -732,17 +744,18 @@ impl Client {
         if !side.waiting.is_empty() {
             had_some |= side.retry(pool);
         }
+        let Some(server) = self.server.as_mut() else { return had_some };
         if self.is_readable && side.end.is_none() {
             had_some = true;
             let mut taking = Taking { side, pool };
-            let read = self.records.read(&mut self.server, &mut taking, RECORD_MAX as usize);
+            let read = self.records.read(server, &mut taking, RECORD_MAX as usize);
             match read {
                 Ok(more) => self.is_readable = more,
                 Err(end) => side.fail(end),
             }
         }
         if self.is_writable && side.end.is_none() && !side.to_server.is_empty() {
-            match side.write(pool, &mut self.server) {
+            match side.write(pool, server) {
                 Ok(more) => {
                     self.is_writable = more;
                     had_some = true;
@@ -762,6 +775,11 @@ impl Client {
     /// Ends it, unless it has ended.
     pub fn fail(&mut self, end: End) {
         self.side.fail(end);
+    }
+
+    /// Closes the connection to the server, whose port the client may take again at once.
+    pub fn hang_up(&mut self) {
+        self.server = None;
     }
 
     /// Takes no new calls from here on.

@@ -60,6 +60,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Longest sleep.
 const SLEEP_MS: i32 = 1000;
+/// Rounds in a row after which the descriptors are looked at, whatever clients send.
+const ROUNDS: u32 = 32;
 /// Ports that only a privileged process may use, as servers expect of clients.
 const PRIVILEGED: std::ops::Range<u16> = 600..1024;
 /// READs in flight for one client: every device can do as many.
@@ -176,7 +178,11 @@ impl Gateway {
         let address = address_of(settings.listen);
         let (bytes, pinned) = memory(settings.memory)?;
         // A client that is gone is noticed after two seconds of tries.
-        let times = Times { ack_timeout: 16, reads: READS, ..Times::USUAL };
+        // Who calls has a receive buffer for the reply, and who does not fails his own queue pair in
+        // seconds: send buffers are the fabric's, and he would keep them from all others.
+        let (rnr_retries, min_rnr_timer) = (6, 26);
+        let usual = Times { rnr_retries, min_rnr_timer, ..Times::USUAL };
+        let times = Times { ack_timeout: 16, reads: READS, ..usual };
         let options = Options {
             promise: CREDITS,
             times,
@@ -269,12 +275,19 @@ impl Gateway {
     /// The device is gone.
     pub fn run(&mut self) -> Result<(), Failure> {
         loop {
-            while self.round() {}
+            let mut rounds = 0;
+            while rounds < ROUNDS && self.round() {
+                rounds += 1;
+            }
             if self.fabric.is_lost() {
                 return Err(Failure("the RDMA device is gone".to_string()));
             }
             if self.drained.is_some() && self.entries.iter().all(Option::is_none) {
                 return Ok(());
+            }
+            if rounds == ROUNDS {
+                self.sleep(0);
+                continue;
             }
             if !self.is_armed {
                 self.fabric.arm(false).map_err(failure("completions cannot be waited for"))?;
@@ -284,15 +297,15 @@ impl Gateway {
                     continue;
                 }
             }
-            self.sleep();
+            self.sleep(SLEEP_MS);
         }
     }
 
-    fn sleep(&mut self) {
+    fn sleep(&mut self, most_ms: i32) {
         let mut woken = false;
         let (entries, mut has_events, mut is_end) = (&mut self.entries, false, false);
         let mut is_asked = false;
-        self.set.wait(SLEEP_MS, |event| match event.name {
+        self.set.wait(most_ms, |event| match event.name {
             WAKE => woken = true,
             MANAGER | DEVICE => has_events = true,
             END => is_end = true,
@@ -358,6 +371,8 @@ impl Gateway {
                 if let Some(Entry::Open(client, _)) = self.entries.iter_mut().flatten().find(is_its)
                 {
                     client.fail(End::ClientGone);
+                    // Its next request may be the next event.
+                    client.hang_up();
                 }
             }
             CmEvent::Established(..) | CmEvent::Rejected(..) | CmEvent::Unreachable(_) => {}
@@ -485,7 +500,8 @@ impl Gateway {
                 eprintln!("sdp nfs gateway: {} ended: {}", shown(client.peer), end.name());
                 *self.ends.entry(end.name()).or_insert(0) += 1;
                 self.fabric.disconnect(client.id);
-                if let Some(Entry::Open(client, _)) = self.entries[index].take() {
+                if let Some(Entry::Open(mut client, _)) = self.entries[index].take() {
+                    client.hang_up();
                     self.entries[index] = Some(Entry::Ending(client));
                 }
                 true

@@ -15,10 +15,11 @@ use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info, size_t};
 /// Libraries between this one and libc.
 const OBJECTS: usize = 24;
 /// Libraries of the C library itself that are noted.
-const OWN: usize = 3;
+const OWN: usize = 4;
 /// How the names of those libraries begin that have the loader's functions: the C library, other C
-/// libraries, and where glibc had them before version 2.34.
-const OWN_NAMES: [&[u8]; 4] = [b"libc.so", b"libc.musl-", b"ld-musl-", b"libdl.so."];
+/// libraries, and where glibc had them, and clean-up functions, before version 2.34.
+const OWN_NAMES: [&[u8]; 5] =
+    [b"libc.so", b"libc.musl-", b"ld-musl-", b"libdl.so.", b"libpthread.so."];
 /// Entries of a dynamic section, and of a chain of equal hashes, that are looked at.
 const ENTRIES: usize = 4096;
 

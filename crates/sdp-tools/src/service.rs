@@ -417,7 +417,22 @@ pub fn enable(options: &EnableOptions) -> Result<(), Failure> {
         return Ok(());
     }
     let failed = |e: std::io::Error| Failure::new(file.display(), e);
-    fs::create_dir_all(file.parent().unwrap_or(&unit.root)).map_err(failed)?;
+    let folder = file.parent().unwrap_or(&unit.root);
+    let refused = |why: &str| Failure::new(file.display(), why);
+    // Links of an image lead to this machine's files. What is there already says where it leads.
+    let root = fs::canonicalize(&unit.root).map_err(failed)?;
+    let there = folder.ancestors().find(|path| fs::symlink_metadata(path).is_ok());
+    if !fs::canonicalize(there.unwrap_or(folder)).map_err(failed)?.starts_with(&root) {
+        return Err(refused("a link leads out of the root"));
+    }
+    if let Ok(found) = fs::symlink_metadata(&file) {
+        let is_ours =
+            found.is_file() && fs::read_to_string(&file).map_err(failed)?.starts_with(MARK);
+        if !is_ours {
+            return Err(refused("was not written by sdp service enable"));
+        }
+    }
+    fs::create_dir_all(folder).map_err(failed)?;
     crate::tune::replace(&file, &text).map_err(failed)?;
     crate::print(&format!("wrote {}\n{}", file.display(), to_run(&unit)));
     Ok(())
