@@ -246,7 +246,8 @@ fn number_in(path: &CStr) -> Option<u64> {
 
 /// Calls `f` with each line of a text, of a long one with its beginning.
 fn each_line(path: &CStr, mut f: impl FnMut(&[u8])) -> Option<()> {
-    const ROOM: usize = 2048;
+    /// On the program's stack, twice where a line names a file with lines.
+    const ROOM: usize = 512;
     let file = procfs::open(path).ok()?;
     let mut room = [0u8; ROOM];
     let mut kept = 0;
@@ -282,7 +283,7 @@ mod group {
     use super::{CStr, OF_GROUP, each_line, first_number, number_in};
 
     /// The longest path that is looked at.
-    const PATH: usize = 512;
+    const PATH: usize = 320;
 
     /// A group with a limit.
     #[derive(Debug, Clone, Copy)]
