@@ -131,11 +131,10 @@ class Stepped(Hosts):
     def __init__(self):
         super().__init__()
         self.port = PORT
-        for name, flags in (("stepped", ()), ("still", ("-shared", "-fPIC"))):
-            subprocess.run(["gcc", "-O2", *flags, PROGRAMS / f"{name}.c", "-o", self.path / name], check=True)
+        subprocess.run(["gcc", "-O2", PROGRAMS / "stepped.c", "-o", self.path / "stepped"], check=True)
 
     def least(self, fabrics):
-        """Instructions of a send and of a receive of 64 bytes, at least, and the system calls of these. The clock stands still."""
+        """Instructions of a send and of a receive of 64 bytes, at least, and the system calls of these."""
         self.port += 1
         environment = {**os.environ, "LD_BIND_NOW": "1", "SDP_FAKE_NETWORK": str(self.path / "network")}
         program = self.path / "stepped"
@@ -143,7 +142,7 @@ class Stepped(Hosts):
         self.started.append(server)
         listens = ["sh", "-c", f"until ss -Hltn sport = :{self.port} | grep -q .; do sleep 0.02; done"]
         subprocess.run(self.inside(0, *listens), check=True, timeout=LIMIT_S)
-        preload = f"LD_PRELOAD={self.path / 'still'} {LIBRARY}"
+        preload = f"LD_PRELOAD={LIBRARY}"
         ask = ["env", preload, "LIBSDP_CONFIG_FILE=", f"SDP_FABRICS={fabrics}", program, "ask", ADDRESSES[0], self.port, 64]
         done = subprocess.run(self.inside(1, program, "trace", *ask), env=environment, stdout=subprocess.PIPE, check=True,
                               text=True, timeout=LIMIT_S * 4)
