@@ -13,6 +13,7 @@
 
 use core::{cell::UnsafeCell, ffi::c_void, sync::atomic::Ordering};
 
+use sdp_link::Link;
 use sdp_shm::{
     family::{HALF_WORDS, HalfSlot, Row},
     lock::{self, Acquired},
@@ -21,7 +22,7 @@ use sdp_sys::{kernel, libcs, pid, section, tls};
 
 use crate::{
     conn::{self, Conn, Half, Stage},
-    datapath::{reset::reset, takeover},
+    datapath::{reset::reset, send, takeover},
     process::{
         self,
         table::{self, Entry},
@@ -39,8 +40,24 @@ pub struct LetGo {
     words: [u64; HALF_WORDS],
     switches: u32,
     had_gate: bool,
+    /// As [`section::copying`] said.
+    copying: i32,
     registration: UnsafeCell<[u64; REGISTRATION_WORDS]>,
     is_registered: bool,
+}
+
+/// In [`section::copying`]: the connection's slot, not a number that names it.
+const BY_SLOT: i32 = 1 << 30;
+
+/// A half of a connection, for [`section::set_copying`]: by its slot, because the number that it was
+/// made with may name another connection by now.
+#[inline]
+pub(crate) fn mark_of(conn: &Conn, half: Half) -> i32 {
+    let mark = BY_SLOT | conn.index() as i32;
+    match half {
+        Half::Send => mark,
+        Half::Receive => -mark,
+    }
 }
 
 fn slot(row: &Row, half: Half) -> &HalfSlot {
@@ -59,12 +76,19 @@ fn words(slot: &HalfSlot) -> [u64; HALF_WORDS] {
 #[cold]
 #[inline(never)]
 pub fn let_go() -> Option<LetGo> {
-    let (fd, half) = match section::copying() {
+    let copying = section::copying();
+    let (mark, half) = match copying {
         0 => return None,
-        fd if fd > 0 => (fd, Half::Send),
-        fd => (-fd, Half::Receive),
+        mark if mark > 0 => (mark, Half::Send),
+        mark => (-mark, Half::Receive),
     };
-    let Some(Entry::Conn(index)) = table::entry(fd) else { return None };
+    let index = match mark & BY_SLOT {
+        0 => match table::entry(mark) {
+            Some(Entry::Conn(index)) => index,
+            _ => return None,
+        },
+        _ => (mark & !BY_SLOT) as u32,
+    };
     let conn = conn::get(index).filter(|conn| conn.stage() == Stage::Attached)?;
     let (row, link) = (conn.row()?, conn.link()?);
     let slot = slot(row, half);
@@ -88,6 +112,7 @@ pub fn let_go() -> Option<LetGo> {
         words: words(slot),
         switches: lines.producer.switches.load(Ordering::Acquire),
         had_gate,
+        copying,
         registration: UnsafeCell::new([0; REGISTRATION_WORDS]),
         is_registered: false,
     };
@@ -132,24 +157,17 @@ impl LetGo {
             return end(signal);
         }
         let segment = link.segment();
-        let lines = segment.half(self.conn.half_index(self.half));
-        if self.had_gate {
-            let mine = self.conn.side() as u32 + 1;
-            let taken = || {
-                let gate = &lines.log.gate;
-                gate.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            };
-            while !taken() {
-                sdp_sys::time::yield_now();
-            }
+        let index = self.conn.half_index(self.half);
+        let lines = segment.half(index);
+        if self.had_gate && !send::take_gate(self.conn, link.half(index), self.conn.side()) {
+            return end(signal);
         }
         if words(slot) != self.words
             || lines.producer.switches.load(Ordering::Acquire) != self.switches
         {
             return end(signal);
         }
-        let fd = conn::number_of(self.conn).unwrap_or(0);
-        section::set_copying(if self.half == Half::Send { fd } else { -fd });
+        section::set_copying(self.copying);
     }
 }
 

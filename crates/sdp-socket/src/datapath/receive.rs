@@ -23,7 +23,7 @@ use crate::{
     datapath::{
         count,
         exchange::RowExchange,
-        fast, half_lock,
+        fast, fault, half_lock,
         lane::{self, Broken, Lane, SinkState},
         proof,
         reset::reset,
@@ -309,7 +309,7 @@ fn inside<R>(
                 // It may have freed room without waking the sender that waits for it.
                 wait::room_freed(conn, half, before);
             }
-            let copying = section::set_copying(-conn.fd.load(Ordering::Relaxed));
+            let copying = section::set_copying(fault::mark_of(conn, Half::Receive));
             let result = body(&mut state, row, link, half);
             section::set_copying(copying);
             state.store(&row.sink.words);

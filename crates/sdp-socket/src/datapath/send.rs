@@ -36,7 +36,7 @@ use crate::{
     datapath::{
         count,
         exchange::RowExchange,
-        half_lock,
+        fault, half_lock,
         lane::{self, Broken, Lane, SourceState},
         proof,
         reset::reset,
@@ -50,7 +50,7 @@ mod answer;
 mod gate;
 
 pub(crate) use answer::{answer, post_control};
-pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at};
+pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at, take_gate};
 
 /// Most payload of one message: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
@@ -243,7 +243,7 @@ fn inside<R>(
                 // It may have published without waking the reader.
                 wake_sleepers(conn, fd, &mut state, half, true);
             }
-            let before = section::set_copying(conn.fd.load(Ordering::Relaxed));
+            let before = section::set_copying(fault::mark_of(conn, Half::Send));
             let result = body(&mut state, row, link, half);
             section::set_copying(before);
             state.store(&row.source.words);

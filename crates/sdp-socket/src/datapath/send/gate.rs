@@ -27,6 +27,12 @@ pub(crate) fn gated<R>(
     gated_at(conn, None, half, side, body)
 }
 
+/// Takes the gate of a half, which the caller gives back. False: the peer kept it too long. The caller
+/// holds this end's lock of the half.
+pub(crate) fn take_gate(conn: &Conn, half: AnyHalf<'_>, side: usize) -> bool {
+    half.try_gate(side).is_ok() || gate_contended(conn, None, half, side)
+}
+
 /// As [`gated`], for a connection that may be in the table no more: `fd` is its carrier, if known.
 /// Without it this cannot ask whether the peer still lives.
 pub(crate) fn gated_at<R>(
