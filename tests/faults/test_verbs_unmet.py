@@ -150,6 +150,7 @@ class Stepped(Hosts):
         return min(rows[::2]), min(rows[1::2])
 
 
+@pytest.mark.alone
 def test_instructions_are_few_more_than_over_tcp():
     """Between two looks and two attempts: a call asks whether one is due, and takes the lock of its half."""
     hosts = Stepped()
