@@ -135,7 +135,9 @@ def test_times_of_arrival_take_the_lane_where_they_are_asked_for(where, env):
 
 
 @MODES
-@pytest.mark.parametrize("option", ["linger", "timeout", "inline", "inq", "none"])
+@pytest.mark.parametrize(
+    "option", ["linger", pytest.param("timeout", marks=pytest.mark.alone), "inline", "inq", "none"]
+)
 def test_options_of_the_listener_that_cost_no_lane(option, env):
     """They work on the lane."""
     outcome = same("inherited.c", option, env=env)
