@@ -34,7 +34,7 @@ TRANSPORTS = {
     "rsockets": f"env LD_BIND_NOW=1 LD_PRELOAD={RSOCKETS}",
     "SDP": f"env LD_BIND_NOW=1 LD_PRELOAD={LIBRARY} LIBSDP_CONFIG_FILE= SDP_FABRICS=shm,verbs",
 }
-OPERATIONS = 5  # of stepped.c
+OPERATIONS = 12  # of stepped.c
 # Of them, where a queue pair was lost meanwhile; and how often a row with fewer is measured again.
 ENOUGH, AGAIN = 3, 6
 

@@ -30,7 +30,7 @@
 /* Commands of <rdma/ib_user_verbs.h>. */
 enum { REQUEST_NOTIFY = 23, POST_SEND = 28 };
 enum { SYSCALL = 0x050f };
-enum { OPERATIONS = 5, LISTED = 1000, WARM = 400, REST_US = 20000, CACHE = 1 << 20 };
+enum { OPERATIONS = 12, LISTED = 1000, WARM = 400, REST_US = 20000, CACHE = 1 << 20 };
 /* Behind so many rounds one takes a millisecond, until looks beside calls have grown rare. */
 enum { QUICK = 100, SLOW_US = 1000 };
 
@@ -108,7 +108,7 @@ static void ask(struct sockaddr_in *at, int size)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     put(fd, (char *)&size, sizeof size);
     /* A send counts in one round of four, a receive in another: what is due when a stepped call has taken long is done by
-     * calls that do not count. */
+     * calls that do not count. Rests differ, so that no work with a period of its own falls into each round that counts. */
     for (int i = 0; i < WARM + 4 * OPERATIONS; i++) {
         int counts_send = i >= WARM && i % 4 == 0, counts_receive = i >= WARM && i % 4 == 2, sends, receives;
         for (int j = 0; j < 64; j++)
@@ -120,7 +120,7 @@ static void ask(struct sockaddr_in *at, int size)
             stop(own);
         bytes[0] ^= 1;
         if (i >= QUICK)
-            usleep(i < WARM ? SLOW_US : REST_US);
+            usleep(i < WARM ? SLOW_US : REST_US * (i % 7 + 1) / 4);
         if (counts_receive)
             stop(own);
         receives = whole(fd, bytes, size);
