@@ -77,7 +77,7 @@ def internal(stage):
 def by_telnet(stage):
     """telnet talks to the echo until every line is back."""
     server, ports = start(stage, ("echo", None, ""))
-    lines = b"".join(b"line %d of the conversation\n" % i for i in range(40_000))
+    lines = b"".join(b"line %d of the conversation\n" % i for i in range(100_000))
     read_end, write_end = os.pipe()
     client = stage.start("telnet", ["telnet", "127.0.0.1", ports["echo"]],
                          stdin=os.fdopen(read_end, "rb"))
