@@ -144,3 +144,11 @@ def test_busy_connections_are_not_forgotten(env):
         "end": [True, True],
         "children": [0, 0],
     }, outcome.describe()
+
+
+@pytest.mark.parametrize("who", ["self", "heir"])
+@LANES
+def test_own_probes_stay_as_they_were_set(who, env):
+    """The options of keepalive are the socket's, and so of each process that has it."""
+    outcome = both("spends", "own_probes", who, env=env)
+    assert outcome.seen["options"] == [1, 77, 11, 3], outcome.describe()

@@ -235,9 +235,7 @@ def forgotten():
         good = talk([sock for sock, _ in pairs], 3) == 3
         time.sleep(0.02)
     seen = {"talk": good, "lanes": ends.is_attached()}
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
-    options += [(socket.IPPROTO_TCP, n) for n in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
-    seen["options"] = [ends_it.getsockopt(*option) for option in options]
+    seen["options"] = [ends_it.getsockopt(*option) for option in PROBES]
     for sock, _ in pairs:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 5, 0))
     for size in (2, 1):
@@ -249,6 +247,44 @@ def forgotten():
         sock.shutdown(socket.SHUT_WR)
     seen["end"] = [outcome(sock.recv, 1) == b"" for sock in (ends_it, leaves)]
     return {**seen, "children": [ends.reap(child) for child in (one, two)]}
+
+
+PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE)] + [
+    (socket.IPPROTO_TCP, n) for n in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+]
+
+
+def is_probed(sock):
+    """Whether the kernel's clock of keepalive probes runs for the socket, which tells without asking for its options."""
+    port = f":{sock.getsockname()[1]:04X}"
+    with open("/proc/self/net/tcp", encoding="ascii") as table:
+        lines = [line.split() for line in table]
+    return any(line[1].endswith(port) and line[5].startswith("02:") for line in lines)
+
+
+@scenario
+def own_probes(who):
+    """The program sets its own probes, where the library has asked for some: in this process, or in one that has inherited
+    the socket. Others that use the connection on leave them as they are."""
+    sock, child = pair(echo)
+    good, until = True, time.monotonic() + (60 if ends.is_attached() else 0)
+    while good and not is_probed(sock) and time.monotonic() < until:
+        good = talk([sock], 3) == 1
+        time.sleep(0.02)
+    assert is_probed(sock) == ends.is_attached()
+    heir = os.fork() if who == "heir" else 0
+    if heir == 0:
+        for option, value in zip(PROBES, (1, 77, 11, 3)):
+            sock.setsockopt(*option, value)
+        if who == "heir":
+            os._exit(0)
+    seen = {"heir": ends.reap(heir) if heir else 0, "before": good}
+    for _ in range(2):
+        time.sleep(1.1)
+        good = good and talk([sock], 3) == 1
+    seen.update(talk=good, options=[sock.getsockopt(*option) for option in PROBES])
+    sock.shutdown(socket.SHUT_WR)
+    return {**seen, "end": drain(sock, b""), "child": ends.reap(child)}
 
 
 if __name__ == "__main__":

@@ -9,16 +9,26 @@
 //! idle as over TCP.
 //!
 //! The kernel sends the probe by the clock of `SO_KEEPALIVE`, which goes on for one probe only, because the next one would
-//! come [`NEVER_S`] later. A program that has set the option itself has its own probes.
+//! come [`NEVER_S`] later. A program that has set such an option itself has its own probes.
+//!
+//! The options are the socket's, which other processes may have, too. So probes begin only where no family member has the
+//! connection, and each change is made only while the options are as this library sets them. Threads of one process change
+//! them one at a time, never behind a call of the program that sets them.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use libc::{
     IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, c_int,
 };
-use sdp_sys::{fd, section, time::monotonic_ns};
+use sdp_sys::{
+    fd, section,
+    time::{monotonic_ns, yield_now},
+};
 
-use crate::conn::{self, Conn, Limits, Stage};
+use crate::conn::{self, Conn, Limits, Stage, sharing};
 
 /// Seconds without a packet after which one is sent.
 const IDLE_S: c_int = 1;
@@ -26,49 +36,81 @@ const IDLE_S: c_int = 1;
 const NEVER_S: c_int = 32_767;
 /// The most probes without an answer that it takes.
 const PATIENCE: c_int = 127;
-/// In [`Conn::probed`]: the library's probes are on. The other bits are the clock, which is never 0.
+/// In [`Conn::probed`]: the library's probes are on. Bits that are not named are the clock.
 const IS_ON: u32 = 1 << 31;
+/// The clock is never 0.
 const IS_SET: u32 = 1 << 30;
+/// A thread changes the options.
+const IS_CHANGING: u32 = 1 << 29;
+/// The program has set one of them: no probes of the library any more.
+const IS_GIVEN_UP: u32 = 1 << 28;
+const FLAGS: u32 = IS_ON | IS_CHANGING | IS_GIVEN_UP;
+/// Clocks for which no probes begin after the program has looked at the options.
+const LOOKED: u32 = 2;
+/// Looks at a change that another thread makes; then that thread is one that a fork has left behind.
+const PATIENT_LOOKS: u32 = 10_000;
 
 /// What the options are where nothing has set them, as the first connection has them: idle time, interval and count, of 15,
 /// 15 and 7 bits, and one more; 0 not known yet. A connection with others has what its program wants.
 static USUAL: AtomicU64 = AtomicU64::new(0);
 
 /// A clock that goes on by one in about a second.
-fn now() -> u32 {
-    (monotonic_ns() >> 30) as u32 & (IS_SET - 1) | IS_SET
+fn clock(now_ns: u64) -> u32 {
+    (now_ns >> 30) as u32 & (IS_GIVEN_UP - 1) | IS_SET
 }
 
-/// Bytes have moved on the lanes.
+/// Bytes have moved on the lanes, at a time in monotonic nanoseconds.
 #[inline]
-pub(crate) fn moved(conn: &Conn) {
-    let (now, before) = (now(), conn.probed.load(Ordering::Relaxed));
-    if now != before & !IS_ON {
+pub(crate) fn moved(conn: &Conn, now_ns: u64) {
+    let (now, before) = (clock(now_ns), conn.probed.load(Relaxed));
+    if now > before & !FLAGS && before & IS_GIVEN_UP == 0 {
         is_due(conn, before, now);
+    }
+}
+
+/// The time for [`moved`] in a pass over several connections, which reads the clock once at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pass {
+    now_ns: u64,
+}
+
+impl Pass {
+    pub(crate) fn moved(&mut self, conn: &Conn) {
+        if self.now_ns == 0 {
+            self.now_ns = monotonic_ns();
+        }
+        moved(conn, self.now_ns);
     }
 }
 
 #[cold]
 #[inline(never)]
 fn is_due(conn: &Conn, before: u32, now: u32) {
-    let note = |before, to| {
-        conn.probed.compare_exchange(before, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    };
+    let note = |to| conn.probed.compare_exchange(before, to, Acquire, Relaxed).is_ok();
     // A connection that is on its lanes for less than a second costs nothing.
-    if !note(before, now | before & IS_ON)
-        || before == 0
-        || conn.stage() != Stage::Attached
-        || conn.has(Limits::Fallback)
-    {
+    if before == 0 || conn.stage() != Stage::Attached || conn.has(Limits::Fallback) {
+        note(now | before & FLAGS);
         return;
     }
     let _section = section::Guard::enter();
-    let Some(carrier) = conn::number_of(conn) else { return };
-    if before & IS_ON == 0 && !(is_usual(carrier) && note(now, now | IS_ON) && begin(carrier)) {
+    if before & IS_CHANGING != 0 || !note(now | before & IS_ON | IS_CHANGING) {
         return;
     }
-    // Sets the clock anew: the time is over already, if no packet came for so long.
-    let _ = fd::setsockopt_int(carrier, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S);
+    let mut is_on = before & IS_ON != 0;
+    if let Some(carrier) = conn::number_of(conn) {
+        is_on = match is_on {
+            true => is_ours(carrier),
+            false => !sharing::may_family_hold(conn) && is_usual(carrier) && begin(carrier),
+        };
+        if is_on {
+            // Sets the kernel's clock anew: the time is over already, if no packet came for so long.
+            let _ = fd::setsockopt_int(carrier, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S);
+        }
+    }
+    // Flags that came meanwhile stay: who set them waits for this change.
+    let _ = conn.probed.fetch_update(Release, Relaxed, |word| {
+        Some(word & !(IS_CHANGING | IS_ON) | if is_on { IS_ON } else { 0 })
+    });
 }
 
 /// Whether the program has set none of the options.
@@ -85,8 +127,17 @@ fn is_usual(carrier: c_int) -> bool {
     ];
     let [Some(_), Some(idle), Some(interval), Some(count)] = values else { return false };
     let found = 1 << 63 | count << 30 | interval << 15 | idle;
-    let known = USUAL.compare_exchange(0, found, Ordering::Relaxed, Ordering::Relaxed);
+    let known = USUAL.compare_exchange(0, found, Relaxed, Relaxed);
     known.is_ok() || known == Err(found)
+}
+
+/// Whether the options are as [`begin`] left them: another process that has the socket may have set them.
+fn is_ours(carrier: c_int) -> bool {
+    let is = |level, name, value| fd::getsockopt_int(carrier, level, name) == Ok(value);
+    is(SOL_SOCKET, SO_KEEPALIVE, 1)
+        && is(IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S)
+        && is(IPPROTO_TCP, TCP_KEEPINTVL, NEVER_S)
+        && is(IPPROTO_TCP, TCP_KEEPCNT, PATIENCE)
 }
 
 fn begin(carrier: c_int) -> bool {
@@ -98,17 +149,42 @@ fn begin(carrier: c_int) -> bool {
 /// The options are as the program left them.
 #[inline]
 pub(crate) fn withdraw(conn: &Conn) {
-    if conn.probed.load(Ordering::Relaxed) & IS_ON != 0 {
-        end(conn);
+    if conn.probed.load(Relaxed) & (IS_ON | IS_CHANGING) != 0 {
+        end(conn, 0);
     }
+}
+
+/// As [`withdraw`], because the program looks at the options, or sets them: then they stay its own.
+#[cold]
+#[inline(never)]
+pub(crate) fn make_way(conn: &Conn, sets: bool) {
+    end(conn, if sets { IS_GIVEN_UP } else { 0 });
+    // Until its call is over, that is.
+    let later = clock(monotonic_ns()).wrapping_add(LOOKED);
+    let _ = conn.probed.fetch_update(Relaxed, Relaxed, |word| Some(word & FLAGS | later));
 }
 
 #[cold]
 #[inline(never)]
-fn end(conn: &Conn) {
-    let was_on = conn.probed.fetch_and(!IS_ON, Ordering::Relaxed) & IS_ON != 0;
-    let Some(carrier) = conn::number_of(conn).filter(|_| was_on) else { return };
-    let usual = USUAL.load(Ordering::Relaxed);
+fn end(conn: &Conn, with: u32) {
+    let _section = section::Guard::enter();
+    let mut looks = 0;
+    let was_on = loop {
+        let before = conn.probed.fetch_or(IS_CHANGING | with, Acquire);
+        if before & IS_CHANGING == 0 || looks == PATIENT_LOOKS {
+            break before & IS_ON != 0 || looks == PATIENT_LOOKS;
+        }
+        looks += 1;
+        yield_now();
+    };
+    if was_on && let Some(carrier) = conn::number_of(conn).filter(|carrier| is_ours(*carrier)) {
+        restore(carrier);
+    }
+    conn.probed.fetch_and(!(IS_CHANGING | IS_ON), Release);
+}
+
+fn restore(carrier: c_int) {
+    let usual = USUAL.load(Relaxed);
     let part = |at: u32, bits: u32| (usual >> at & ((1 << bits) - 1)) as c_int;
     let _ = fd::setsockopt_int(carrier, SOL_SOCKET, SO_KEEPALIVE, 0);
     for (name, value) in

@@ -187,8 +187,9 @@ pub(crate) fn for_bytes(
         conn.idle_wakes.fetch_add(1, Ordering::Relaxed) != 0
     } else {
         conn.idle_wakes.store(0, Ordering::Relaxed);
-        spin::learn_from_sleep(conn, monotonic_ns() - asleep);
-        alive::moved(conn);
+        let now = monotonic_ns();
+        spin::learn_from_sleep(conn, now - asleep);
+        alive::moved(conn, now);
         false
     };
     let yields = was_for_nothing && woken == Woken::Look;
@@ -689,7 +690,7 @@ pub(crate) fn room_freed(conn: &Conn, half: AnyHalf<'_>, head: u64) {
         half.disarm(What::Space, armed);
     }
     if head & (size - 1) < size / 8 {
-        alive::moved(conn); // once in the ring's round
+        alive::moved(conn, monotonic_ns()); // once in the ring's round
     }
 }
 

@@ -474,14 +474,14 @@ fn poll_here(
         if let Err(e) = polled {
             return Some(Err(e));
         }
-        let mut total = 0;
+        let (mut total, mut pass) = (0, alive::Pass::default());
         for entry in fds.iter_mut() {
             if let Some(conn) = attached(entry.fd)
                 && conn.acquire_live(Half::Receive)
             {
                 correct(conn, entry, hides);
                 if has_slept_well && entry.revents & READ_KIND != 0 {
-                    alive::moved(conn);
+                    pass.moved(conn);
                 }
                 interest::wake_bytes_consumed(conn);
                 conn.release(Half::Receive);

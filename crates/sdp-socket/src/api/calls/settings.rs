@@ -36,12 +36,12 @@ pub unsafe fn setsockopt(
     Call::Pass
 }
 
-/// The program sets or reads an option that the library may have set.
-fn keep_out_of(fd: c_int, level: c_int, name: c_int) {
+/// The program reads an option that the library may have set, or `sets` it.
+fn keep_out_of(fd: c_int, level: c_int, name: c_int, sets: bool) {
     if alive::is_about(level, name)
         && let Some(conn) = ConnGuard::new(fd, Half::Receive)
     {
-        alive::withdraw(&conn);
+        alive::make_way(&conn, sets);
     }
 }
 
@@ -56,7 +56,7 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     if level == libc::SOL_SOCKET {
         note_limit(fd, name, value, len);
     }
-    keep_out_of(fd, level, name);
+    keep_out_of(fd, level, name, true);
     if let Verdict::Leaves(leaving) = options::set(level, name)
         && leaving.holds_for(value, len)
     {
@@ -101,7 +101,7 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Call {
-    keep_out_of(fd, level, name);
+    keep_out_of(fd, level, name, false);
     if let Verdict::Leaves(leaving) = options::get(level, name) {
         incompatible::leave_for(fd, &leaving);
     }

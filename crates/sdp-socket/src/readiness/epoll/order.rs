@@ -69,7 +69,7 @@ pub(super) fn collect_bits(set: u32) -> bool {
         held.iter().take(count).for_each(|at| m.push_ready(*at));
         bits
     });
-    if taken == Some(Bits { others_sleep: true, any: true }) {
+    if taken.is_some_and(|bits| bits.others_sleep && bits.any) {
         signal_own_sets();
     }
     true
@@ -106,6 +106,7 @@ pub(super) struct Bits {
     pub(super) any: bool,
     /// A thread sleeps on one of the sets that they concern.
     others_sleep: bool,
+    pass: alive::Pass,
 }
 
 impl Bits {
@@ -117,7 +118,7 @@ impl Bits {
     fn ready(&mut self, m: &mut Mirror, slot: u32) {
         if let Some(conn) = conn::get(slot) {
             self.any = true;
-            alive::moved(conn);
+            self.pass.moved(conn);
             self.others_sleep |= m.ready_conn(conn);
         }
     }
