@@ -29,6 +29,8 @@ enum Wrong {
     CountsUnread,
     /// An end stays quiet for ever where the queue pair died by itself.
     NeverSpeaks,
+    /// Behind the end of its queue pair an end reads what stands on the carrier in its program's calls only.
+    NeverLooks,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,6 +86,8 @@ struct Parting {
     wrong: Wrong,
     /// Which ends close; a process may be killed in place of that.
     closes: [bool; 2],
+    /// Whose programs read.
+    reads: [bool; 2],
     may_kill: bool,
     /// The queue pair may die by itself.
     may_die: bool,
@@ -163,7 +167,10 @@ impl Parting {
         if s.arrived[other] < s.carriers[other].len() {
             add("arrives", &|s| s.arrived[other] += 1);
         }
-        if s.arrived[other] != 0 {
+        // A marker that nothing of the program's stands before is read without its program.
+        let is_marker = !matches!(s.carriers[other].first(), Some(Item::Unit | Item::Fin));
+        let looks = is_marker && (!me.is_dead || self.wrong != Wrong::NeverLooks);
+        if s.arrived[other] != 0 && (self.reads[end] || looks) {
             add("reads", &|s| {
                 s.arrived[other] -= 1;
                 let item = s.carriers[other].remove(0);
@@ -343,7 +350,8 @@ impl Model for Parting {
             if me.is_closed {
                 continue;
             }
-            if other.is_closed && !other.was_killed && (me.read != UNITS || !me.has_read_end) {
+            let has_all = me.read == UNITS && me.has_read_end;
+            if self.reads[end] && other.is_closed && !other.was_killed && !has_all {
                 return Err("the rest of a stream never came".to_owned());
             }
             if !other.is_closed && me.is_dead && me.owes_kernel && !other.has_ended {
@@ -360,7 +368,12 @@ const LIMIT: usize = 2_000_000;
 const CLOSERS: [[bool; 2]; 4] = [[true, false], [false, true], [true, true], [false, false]];
 
 fn of(wrong: Wrong, closes: [bool; 2], is_proven: bool, may_kill: bool, may_die: bool) -> Parting {
-    Parting { wrong, closes, may_kill, may_die, is_proven }
+    Parting { wrong, closes, reads: [true; 2], may_kill, may_die, is_proven }
+}
+
+/// As [`of`], with programs that do not read, where the queue pair dies by itself.
+fn unread(wrong: Wrong, closes: [bool; 2], reads: [bool; 2]) -> Parting {
+    Parting { reads, ..of(wrong, closes, true, false, true) }
 }
 
 #[test]
@@ -370,6 +383,9 @@ fn no_byte_is_lost_at_a_close() {
             holds("parting", &of(Wrong::Nothing, closes, true, may_kill, may_die), LIMIT);
         }
         holds("parting, in a meeting", &of(Wrong::Nothing, closes, false, false, false), LIMIT);
+        for reads in [[true, false], [false, true], [false, false]] {
+            holds("parting, unread", &unread(Wrong::Nothing, closes, reads), LIMIT);
+        }
     }
 }
 
@@ -388,4 +404,6 @@ fn wrong_partings_are_noticed() {
         let model = of(wrong, closes, is_proven, false, may_die);
         fails(&format!("parting, wrong: {wrong:?}"), &model, LIMIT);
     }
+    let model = unread(Wrong::NeverLooks, [false; 2], [true, false]);
+    fails("parting, wrong: NeverLooks", &model, LIMIT);
 }

@@ -61,6 +61,8 @@ fn tend_beside(conn: &Conn, pair: &Pair) -> Option<u64> {
     if !has_parted || pair.has_ended.load(Ordering::Acquire) {
         return tend(conn, pair);
     }
+    // DEAD of a peer that stays may stand on the carrier, which a program that does not read leaves there.
+    look(conn);
     match may_speak(conn, pair)? {
         Speech::Free => tend(conn, pair),
         Speech::Quiet => None,
