@@ -27,6 +27,7 @@ use crate::{
         self,
         table::{self, Entry},
     },
+    wake::call_guard,
 };
 
 /// glibc's `struct _pthread_cleanup_buffer`, in words.
@@ -128,7 +129,17 @@ extern "C" fn left_for_good(left: *mut c_void) {
     if left.half == Half::Send {
         left.conn.turn.end(tls::thread_id() as u32);
     }
-    left.conn.release(left.half); // where it counts no call, it does nothing
+    // SAFETY: libc wrote it; a registration before this one is further down the stack, and intact.
+    let before = unsafe { *left.registration.get() }[REGISTRATION_WORDS - 1];
+    // The guard of a call that has slept gives the call's use back by itself, behind this. The fast
+    // path's use is one of its own.
+    let is_slow = left.copying.unsigned_abs() & BY_SLOT.unsigned_abs() != 0;
+    // SAFETY: null, or a registration of this thread's, which is in force.
+    let is_guarded =
+        is_slow && unsafe { call_guard::is_on(before as *const c_void, left.conn, left.half) };
+    if !is_guarded {
+        left.conn.release(left.half); // where it counts no call, it does nothing
+    }
 }
 
 impl LetGo {

@@ -229,6 +229,24 @@ impl Drop for CallGuard {
     }
 }
 
+/// Whether a registration is that of a guard of a call on this half.
+///
+/// # Safety
+/// Null, or a registration of this thread's that has not been taken back.
+pub(crate) unsafe fn is_on(registration: *const c_void, conn: &Conn, half: Half) -> bool {
+    // SAFETY: the caller's: all have glibc's layout.
+    let Some(registration) = (unsafe { registration.cast::<Registration>().as_ref() }) else {
+        return false;
+    };
+    let own = on_unwind as *const () as usize;
+    if registration.routine.is_none_or(|routine| routine as *const () as usize != own) {
+        return false;
+    }
+    // SAFETY: `begin` made it, with its guard as the argument.
+    let guard = unsafe { &*registration.argument.cast::<CallGuard>() };
+    guard.on.is_some_and(|(on, of)| core::ptr::eq(on, conn) && of as usize == half as usize)
+}
+
 /// The thread never comes back to the call: it was cancelled, has exited in a handler or has jumped out.
 extern "C" fn on_unwind(guard: *mut c_void) {
     // SAFETY: the stay that was registered; its frame is below those that are left, and still intact.
@@ -253,5 +271,38 @@ extern "C" fn on_unwind(guard: *mut c_void) {
         }
         guard.leave();
         conn.release(half);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn;
+
+    extern "C" fn of_the_program(_: *mut c_void) {}
+
+    #[test]
+    fn a_registration_tells_whose_guard_it_is() {
+        let (one, other) = (conn::get(0).unwrap(), conn::get(1).unwrap());
+        let of = |routine, guard: &CallGuard| Registration {
+            routine: Some(routine),
+            argument: core::ptr::from_ref(guard).cast_mut().cast(),
+            cancel_type: 0,
+            previous: core::ptr::null_mut(),
+        };
+        // SAFETY: a registration as libc writes it, of a guard that lives.
+        let is_on = |at: &Registration, conn, half| unsafe {
+            is_on(core::ptr::from_ref(at).cast(), conn, half)
+        };
+        let guard = CallGuard::new(Some((one, Half::Receive)));
+        let own = of(on_unwind, &guard);
+        assert!(is_on(&own, one, Half::Receive));
+        assert!(!is_on(&own, one, Half::Send), "the other half");
+        assert!(!is_on(&own, other, Half::Receive), "another connection");
+        assert!(!is_on(&of(of_the_program, &guard), one, Half::Receive), "the program's");
+        let several = CallGuard::on_several();
+        assert!(!is_on(&of(on_unwind, &several), one, Half::Receive), "a wait for several");
+        // SAFETY: none is registered.
+        assert!(!unsafe { super::is_on(core::ptr::null(), one, Half::Receive) });
     }
 }
