@@ -24,6 +24,7 @@ const OWN_NAMES: [&[u8]; 5] =
 const ENTRIES: usize = 4096;
 
 const DT_NULL: u64 = 0;
+const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_SONAME: u64 = 14;
@@ -63,6 +64,8 @@ pub fn segments(object: &dl_phdr_info) -> &[Elf64_Phdr] {
 struct Object {
     base: usize,
     hash: *const u32,
+    /// The older table of hashes, which says how many symbols there are.
+    old_hash: *const u32,
     symbols: *const Elf64_Sym,
     names: *const u8,
     versions: *const u16,
@@ -89,6 +92,7 @@ impl Object {
     const NONE: Self = Self {
         base: 0,
         hash: core::ptr::null(),
+        old_hash: core::ptr::null(),
         symbols: core::ptr::null(),
         names: core::ptr::null(),
         versions: core::ptr::null(),
@@ -117,6 +121,7 @@ impl Object {
                 match tag {
                     DT_NULL => break,
                     DT_GNU_HASH => own.hash = address as *const u32,
+                    DT_HASH => own.old_hash = address as *const u32,
                     DT_SYMTAB => own.symbols = address as *const Elf64_Sym,
                     DT_STRTAB => own.names = address as *const u8,
                     DT_VERSYM => own.versions = address as *const u16,
@@ -201,6 +206,32 @@ impl Object {
     }
 }
 
+impl Object {
+    /// Looks a name up among all symbols: in a library without a GNU hash table.
+    #[cold]
+    #[inline(never)]
+    fn find_slowly(&self, name: &CStr) -> Option<*mut c_void> {
+        let is_known = !self.old_hash.is_null() && !self.symbols.is_null() && !self.names.is_null();
+        if !is_known || !self.hash.is_null() {
+            return None;
+        }
+        // SAFETY: the object's tables, as its link editor wrote them: the number of buckets, and that of
+        // symbols, each of which has a version and a name in theirs.
+        unsafe {
+            let [_, count] = *self.old_hash.cast::<[u32; 2]>();
+            (0..count as usize).find_map(|at| {
+                let symbol = &*self.symbols.add(at);
+                let version = if self.versions.is_null() { 1 } else { *self.versions.add(at) };
+                let is_it = symbol.st_shndx != 0
+                    && symbol.st_info & 15 == STT_FUNC
+                    && version & HIDDEN == 0
+                    && CStr::from_ptr(self.names.add(symbol.st_name as usize).cast()) == name;
+                is_it.then(|| self.base.wrapping_add(symbol.st_value as usize) as *mut c_void)
+            })
+        }
+    }
+}
+
 /// The libraries behind this one, libc the last of them.
 #[derive(Debug)]
 pub struct Behind {
@@ -249,7 +280,8 @@ impl Behind {
     pub fn own(&self, name: &CStr, hash: u32) -> Option<*mut c_void> {
         self.own.iter().take(self.owned).find_map(|object| match object.find(name, hash) {
             Found::Function(at) => Some(at),
-            _ => None,
+            Found::Unusual => object.find_slowly(name),
+            Found::Nothing => None,
         })
     }
 }
@@ -291,4 +323,47 @@ unsafe extern "C" fn note(object: *mut dl_phdr_info, _: size_t, behind: *mut c_v
         behind.is_whole = part == Part::Libc;
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library with the older table of hashes alone.
+    #[test]
+    fn names_are_found_without_a_gnu_hash_table() {
+        let names = b"\0open\0close\0gone\0";
+        let symbol = |name, kind, place, at| Elf64_Sym {
+            st_name: name,
+            st_info: kind,
+            st_other: 0,
+            st_shndx: place,
+            st_value: at,
+            st_size: 0,
+        };
+        let symbols = [
+            symbol(0, 0, 0, 0),
+            symbol(1, STT_FUNC, 1, 16), // an older version
+            symbol(1, STT_FUNC, 1, 32),
+            symbol(6, 10, 1, 48),        // chosen when the program starts
+            symbol(12, STT_FUNC, 0, 64), // defined elsewhere
+        ];
+        let versions = [0_u16, HIDDEN | 2, 3, 3, 3];
+        let table = [1_u32, symbols.len() as u32];
+        let object = Object {
+            base: 4096,
+            old_hash: table.as_ptr(),
+            symbols: symbols.as_ptr(),
+            names: names.as_ptr(),
+            versions: versions.as_ptr(),
+            ..Object::NONE
+        };
+        let mut behind = Behind::this();
+        (behind.own[0], behind.owned) = (object, 1);
+        let find = |name| behind.own(name, hash(name)).map(|at| at as usize);
+        assert_eq!(find(c"open"), Some(4096 + 32));
+        assert_eq!(find(c"close"), None);
+        assert_eq!(find(c"gone"), None);
+        assert_eq!(find(c"none"), None);
+    }
 }
