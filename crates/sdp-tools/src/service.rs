@@ -222,20 +222,43 @@ impl Unit {
 
     /// What the unit's environment preloads without us.
     fn preloaded(&self) -> Option<String> {
-        let values = self.all("Environment").iter();
-        let words = values.flat_map(|v| v.split_whitespace()).map(|w| w.trim_matches(['"', '\'']));
-        let last = words.filter_map(|word| word.strip_prefix("LD_PRELOAD=")).next_back()?;
-        (!last.is_empty()).then(|| last.to_string())
+        let words = self.all("Environment").iter().flat_map(|value| words_of(value));
+        let last =
+            words.filter_map(|w| w.strip_prefix("LD_PRELOAD=").map(str::to_string)).last()?;
+        (!last.is_empty()).then_some(last)
     }
 
     /// The program that it starts.
     fn program(&self) -> Option<PathBuf> {
         let line = self.last("ExecStart")?;
-        let word =
-            line.trim_start_matches(['@', '-', ':', '+', '!', '|']).split_whitespace().next()?;
-        let word = word.trim_matches(['"', '\'']);
+        let word = words_of(line.trim_start_matches(['@', '-', ':', '+', '!', '|'])).next()?;
         word.starts_with('/').then(|| self.root.join(word.trim_start_matches('/')))
     }
+}
+
+/// The words of a value, as systemd takes them apart: white space between quotes is a part of a word,
+/// and what a backslash stands before is itself.
+fn words_of(value: &str) -> impl Iterator<Item = String> + '_ {
+    let mut rest = value.chars();
+    std::iter::from_fn(move || {
+        let (mut word, mut quote) = (None::<String>, None);
+        while let Some(c) = rest.next() {
+            match c {
+                c if c.is_whitespace() && quote.is_none() => match word {
+                    Some(_) => break,
+                    None => continue,
+                },
+                c if quote == Some(c) => quote = None,
+                '"' | '\'' if quote.is_none() => {
+                    word.get_or_insert_default();
+                    quote = Some(c);
+                }
+                '\\' => word.get_or_insert_default().extend(rest.next()),
+                c => word.get_or_insert_default().push(c),
+            }
+        }
+        word
+    })
 }
 
 // ---- check -------------------------------------------------------------------------------------
@@ -372,7 +395,8 @@ fn text_of(unit: &Unit, library: &str, settings: &[String]) -> Result<String, Fa
     let mut out = format!("{MARK}; remove with: sdp service disable {name}\n[Service]\n");
     let others = unit.preloaded().unwrap_or_default();
     let is_other = |word: &&str| !word.is_empty() && !word.contains("libsdp.so");
-    let all: Vec<&str> = [library].into_iter().chain(others.split(':').filter(is_other)).collect();
+    let others = others.split([':', ' ', '\t']).filter(is_other);
+    let all: Vec<&str> = [library].into_iter().chain(others).collect();
     let _ = writeln!(out, "Environment=LD_PRELOAD={}", all.join(":"));
     for setting in settings {
         let (variable, value) = run::tunable(setting)?;
@@ -564,6 +588,22 @@ mod tests {
         assert!(text.contains("Environment=LD_PRELOAD=/l/libsdp.so.1:/x/jemalloc.so\n"), "{text}");
         assert!(text.contains("Environment=SDP_RECV_POLL=0\n"), "{text}");
         assert!(text_of(&unit, "x", &["nothing=1".into()]).is_err());
+    }
+
+    #[test]
+    fn lists_of_preloads_are_read_whole() {
+        for (value, others) in [
+            ("\"LD_PRELOAD=/x/a.so /x/b.so\" B=2", "/x/a.so:/x/b.so"),
+            ("LD_PRELOAD=\"/x/a.so /x/b.so\"", "/x/a.so:/x/b.so"),
+            ("'LD_PRELOAD=/x/a.so:/x/b.so /l/libsdp.so.1'", "/x/a.so:/x/b.so"),
+            ("\"A=LD_PRELOAD=/x/no.so\" LD_PRELOAD=/x/a.so", "/x/a.so"),
+            ("\"A=1 LD_PRELOAD=/x/no.so\" 'LD_PRELOAD=/x/a.so'", "/x/a.so"),
+        ] {
+            let unit = unit(&format!("[Service]\nEnvironment={value}\n"));
+            let text = text_of(&unit, "/l/libsdp.so.1", &[]).unwrap();
+            let line = format!("Environment=LD_PRELOAD=/l/libsdp.so.1:{others}\n");
+            assert!(text.contains(&line), "{value}: {text}");
+        }
     }
 
     #[test]
