@@ -5,6 +5,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,28 @@ def test_every_byte_before_the_end(hosts, how, settings):
     assert len(came) == PLAYS and not lost, lost
     server = json.loads((hosts.path / "server.json").read_text())
     assert server["fabrics"]["verbs"] > 0 and by_sdp(server) > 0, server
+
+
+@pytest.mark.parametrize("how", ["exit", "exec"])
+def test_all_carriers_are_kept_at_once(hosts, how):
+    """A process that ends behind queue pairs which have died keeps its carriers for what comes: all of them for the time of one,
+    counted in looks, of which one carrier takes 20 at least and 400 at most."""
+    count, most = 40, 400
+    number = hosts.path / "number"
+    hosts.start(0, "server", "many", PORT, number, program=PROGRAM)
+    hosts.listens()
+    traced = hosts.path / "trace"
+    before = "strace", "-f", "-o", traced, "-e", "trace=nanosleep,clock_nanosleep"
+    client = hosts.start(1, "client", "at-once", ADDRESSES[0], PORT, count, how, hosts.path, program=PROGRAM, before=before)
+    hosts.wait(lambda live: live["qps"] == 2 * count)
+    (hosts.path / "met").touch()
+    hosts.pause("ready")
+    # Nothing is acknowledged any more, and the peer says nothing.
+    os.kill(int(number.read_text()), signal.SIGSTOP)
+    hosts.enter(0, "ip", "route", "add", "blackhole", f"{ADDRESSES[1]}/32")
+    hosts.network("road", "cut")
+    (hosts.path / "go").touch()
+    _, err = client.communicate(timeout=LIMIT_S)
+    assert client.returncode == 0, err
+    looks = sum("tv_nsec=500000}" in line for line in traced.read_text().splitlines())
+    assert 20 <= looks <= most, looks

@@ -2,10 +2,16 @@
 
     parting.py serve PORT PLAYS FILE
     parting.py ask ADDRESS PORT PLAYS HOW [SLOWER]
+    parting.py many PORT FILE
+    parting.py at-once ADDRESS PORT COUNT HOW FOLDER
 
 HOW the client parts: `close`, `shutdown` (and close), `linger` (SO_LINGER with time), `exit` and `kill` (of a process for
 each connection). SLOWER: how much longer it rests between messages, on slow machines. The server reads slowly, at a pace that the number of the connection chooses, and writes a line of JSON
 to FILE: for each connection how many bytes came, whether they were right, and how the stream ended.
+
+`at-once`: so many connections of one process, which talks on each until FOLDER has `met`, says so there by `ready`, and parts from
+all of them when there is `go`: by `exit`, or by `exec`. `many` is the server of that, and writes
+its number to FILE.
 """
 
 import errno
@@ -15,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 MESSAGES, MESSAGE, LAST = 60, 1024, 256 * 1024
@@ -80,10 +87,45 @@ def ask(address, port, plays, how, slower):
             part(send(address, port, play, PACES, slower), how)
 
 
+def many(port, file):
+    with open(file, "w", encoding="ascii") as out:
+        out.write(str(os.getpid()))
+    listener = socket.create_server(("", port), backlog=128)
+    kept = []
+    while True:
+        kept.append(listener.accept()[0])
+        threading.Thread(target=lambda taken: [taken.sendall(part) for part in iter(lambda: taken.recv(65536), b"")],
+                         args=kept[-1:], daemon=True).start()
+
+
+def at_once(address, port, count, how, folder):
+    connections = [socket.create_connection((address, port)) for _ in range(count)]
+    while not os.path.exists(f"{folder}/met"):
+        for connection in connections:
+            connection.sendall(PATTERN[:MESSAGE])
+            connection.recv(MESSAGE, socket.MSG_WAITALL)
+        time.sleep(0.01)
+    with open(f"{folder}/ready", "wb"):
+        pass
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.01)
+    for _ in range(20):
+        for connection in connections:
+            connection.sendall(PATTERN[:MESSAGE])
+        time.sleep(0.05)
+    if how == "exec":
+        os.execv("/bin/true", ["true"])
+    os._exit(0)
+
+
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
     if what == "serve":
         serve(int(words[0]), int(words[1]), words[2])
+    elif what == "many":
+        many(int(words[0]), words[1])
+    elif what == "at-once":
+        at_once(words[0], int(words[1]), int(words[2]), *words[3:])
     elif what == "one":
         part(send(words[0], int(words[1]), int(words[2]), SLOW_PACES), words[3])
     else:

@@ -131,19 +131,22 @@ fn is_usual(carrier: c_int) -> bool {
     known.is_ok() || known == Err(found)
 }
 
+/// The options while the probes are on, in the order in which they are set.
+const OURS: [(c_int, c_int, c_int); 4] = [
+    (IPPROTO_TCP, TCP_KEEPINTVL, NEVER_S),
+    (IPPROTO_TCP, TCP_KEEPCNT, PATIENCE),
+    (SOL_SOCKET, SO_KEEPALIVE, 1),
+    (IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S),
+];
+
 /// Whether the options are as [`begin`] left them: another process that has the socket may have set them.
+#[inline(never)]
 fn is_ours(carrier: c_int) -> bool {
-    let is = |level, name, value| fd::getsockopt_int(carrier, level, name) == Ok(value);
-    is(SOL_SOCKET, SO_KEEPALIVE, 1)
-        && is(IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S)
-        && is(IPPROTO_TCP, TCP_KEEPINTVL, NEVER_S)
-        && is(IPPROTO_TCP, TCP_KEEPCNT, PATIENCE)
+    OURS.iter().all(|&(level, name, value)| fd::getsockopt_int(carrier, level, name) == Ok(value))
 }
 
 fn begin(carrier: c_int) -> bool {
-    let _ = fd::setsockopt_int(carrier, IPPROTO_TCP, TCP_KEEPINTVL, NEVER_S);
-    let _ = fd::setsockopt_int(carrier, IPPROTO_TCP, TCP_KEEPCNT, PATIENCE);
-    fd::setsockopt_int(carrier, SOL_SOCKET, SO_KEEPALIVE, 1).is_ok()
+    OURS.iter().all(|&(level, name, value)| fd::setsockopt_int(carrier, level, name, value).is_ok())
 }
 
 /// The options are as the program left them.

@@ -74,20 +74,20 @@ pub(crate) fn closing(conn: &Conn, fd: c_int) {
     }
 }
 
-/// The process is about to end, and with it the connection; other threads may still send until then.
-pub(crate) fn exiting(conn: &Conn, fd: c_int) {
-    if close(conn, fd) {
-        end_meeting(conn, fd);
-    }
+/// The process is about to end, and with it the connection; other threads may still send until then. For how many
+/// nanoseconds the carrier is to be kept, which [`keep`] does for all at once.
+pub(crate) fn exiting(conn: &Conn, fd: c_int) -> u64 {
+    if close(conn, fd) { part(conn, fd) } else { 0 }
 }
 
 /// The new image does not get the connection: messages that are not acknowledged go to the kernel,
 /// whose close follows. In a fork child that is no use of the connection, which its parent goes on
 /// with.
-pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) {
-    if !forked::closes_for_others(conn, fd) && finish(conn, fd, true) {
-        end_meeting(conn, fd);
-    }
+///
+/// Returns what [`exiting`] does.
+pub(crate) fn closed_by_exec(conn: &Conn, fd: c_int) -> u64 {
+    let ends = !forked::closes_for_others(conn, fd) && finish(conn, fd, true);
+    if ends { part(conn, fd) } else { 0 }
 }
 
 /// Before the kernel's close. False: it is all that is left to be done.
@@ -116,7 +116,7 @@ fn end_stream(conn: &Conn, fd: c_int) {
     if !carrier::will_reset(fd) {
         let _ = fd::shutdown(fd, libc::SHUT_WR);
         look(conn);
-        end_meeting(conn, fd);
+        keep(part(conn, fd), &|| is_under_way(conn, fd));
     }
 }
 
@@ -124,24 +124,43 @@ fn end_stream(conn: &Conn, fd: c_int) {
 /// the kernel of a program that has closed answers with a reset, and throws away what it has not sent (G10). So the queue
 /// pair ends first, and the carrier is kept for as long as the news of that takes, or until all is acknowledged. What has
 /// come by then is read.
+///
+/// For how many nanoseconds the carrier is to be kept: 0 elsewhere.
 #[cold]
-fn end_meeting(conn: &Conn, fd: c_int) {
-    let Some((number, pair)) = pair::of(conn) else { return };
+fn part(conn: &Conn, fd: c_int) -> u64 {
+    let Some((number, pair)) = pair::of(conn) else { return 0 };
     let may_be_spoken_to = |sending: &mut Sending, _: &mut [u8]| {
         sending.outbound.as_ref().is_some_and(|half| half.may_be_spoken_to(&pair.shared))
     };
     if !is_guarded(conn) || pair.is_copy() || pair.sending(conn, may_be_spoken_to) != Some(true) {
-        return;
+        return 0;
     }
     cut(number, pair);
-    let looks = (GRACE_NS + 4 * carrier::round_trip_ns(fd)).min(GRACE_MOST_NS) / GRACE_SLEEP_NS;
-    for _ in 0..looks {
-        if !carrier::is_under_way(fd) {
+    (GRACE_NS + 4 * carrier::round_trip_ns(fd)).min(GRACE_MOST_NS)
+}
+
+/// Keeps carriers for so many nanoseconds, or until nothing `is_under_way`.
+#[cold]
+#[inline(never)]
+pub(crate) fn keep(grace_ns: u64, is_under_way: &dyn Fn() -> bool) {
+    for _ in 0..grace_ns / GRACE_SLEEP_NS {
+        if !is_under_way() {
             break;
         }
         sdp_sys::time::sleep(GRACE_SLEEP_NS as i64);
-        look(conn);
     }
+}
+
+/// Reads what has come by the carrier of a connection whose queue pair has ended. Whether the peer's kernel has to
+/// acknowledge something.
+#[cold]
+pub(crate) fn is_under_way(conn: &Conn, fd: c_int) -> bool {
+    let has_parted = |pair: &Pair| !pair.shared.has_link() || pair.shared.is_link_dead();
+    if !is_guarded(conn) || pair::of(conn).is_none_or(|(_, pair)| !has_parted(pair)) {
+        return false;
+    }
+    look(conn);
+    carrier::is_under_way(fd)
 }
 
 /// The connection leaves the library: nothing more is sent by its queue pair, and no other one comes. It receives until

@@ -19,7 +19,7 @@ use sdp_sys::{fd, section};
 use crate::{
     conn::{Conn, ConnGuard, Half, Holders, Stage, publish, sharing},
     hosts,
-    lifecycle::{self, adopt},
+    lifecycle::{self, adopt, inherit},
     migration::{
         handover::{self, NextReader},
         incompatible::{self, Incompatible},
@@ -57,12 +57,14 @@ pub(crate) fn executing() {
     // their half.
     crate::conn::pool::clear();
     ask_first(is_inherited_on_purpose);
+    let mut grace_ns = 0;
     table::walk(|fd, entry| {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
         {
             if !fd::stays_open(fd) && hosts::is_guarded(&conn) {
-                return hosts::closed_by_exec(&conn, fd);
+                grace_ns = hosts::closed_by_exec(&conn, fd).max(grace_ns);
+                return;
             }
             if !fd::stays_open(fd) {
                 return lifecycle::leaves_by_exec(&conn);
@@ -79,6 +81,7 @@ pub(crate) fn executing() {
             }
         }
     });
+    hosts::keep(grace_ns, &|| inherit::is_any_under_way(|fd| !fd::stays_open(fd)));
     // The new image may pass the connections that it keeps on to children of its own, which could
     // not be found.
     let mut keeps_any = false;

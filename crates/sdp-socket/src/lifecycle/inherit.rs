@@ -412,6 +412,23 @@ fn sends_through_kernel(conn: &Conn) -> bool {
         .unwrap_or(false)
 }
 
+/// Whether a connection to another host that is about to be closed has something in its carrier, of the numbers of
+/// which `are_closed`. The queue pair has ended.
+#[cold]
+#[inline(never)]
+pub(super) fn is_any_under_way(are_closed: fn(i32) -> bool) -> bool {
+    let mut is_any = false;
+    table::walk(|fd, entry| {
+        if matches!(entry, Entry::Conn(_))
+            && are_closed(fd)
+            && let Some(conn) = ConnGuard::new(fd, Half::Receive)
+        {
+            is_any |= hosts::is_under_way(&conn, fd);
+        }
+    });
+    is_any
+}
+
 /// Before an orderly exit, which closes everything: as before a close, unread wake bytes must not
 /// turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
 pub(crate) fn exiting() {
@@ -419,6 +436,7 @@ pub(crate) fn exiting() {
         return;
     }
     let _section = section::Guard::enter();
+    let mut grace_ns = 0;
     table::walk(|fd, entry| {
         if matches!(entry, Entry::Conn(_))
             && let Some(conn) = ConnGuard::new(fd, Half::Receive)
@@ -428,11 +446,12 @@ pub(crate) fn exiting() {
                 Stage::Attached => {
                     crate::lifecycle::finish_stream(&conn, fd);
                 }
-                Stage::Guarded => hosts::exiting(&conn, fd),
+                Stage::Guarded => grace_ns = hosts::exiting(&conn, fd).max(grace_ns),
                 _ => crate::migration::promote::ended(&conn),
             }
         }
     });
+    hosts::keep(grace_ns, &|| is_any_under_way(|_| true));
     crate::conn::each_kept_number(|conn, fd| {
         if conn.stage() == Stage::Attached {
             crate::lifecycle::finish_stream(conn, fd);
