@@ -152,6 +152,13 @@ table! {
         = SYS_openat(directory, path.as_ptr(), flags, mode);
     /// Makes a directory.
     mkdirat(directory: i32, path: &CStr, mode: u32) = SYS_mkdirat(directory, path.as_ptr(), mode);
+    /// Gives a file another name.
+    linkat(from: i32, path: &CStr, to: i32, new: &CStr, flags: i32)
+        = SYS_linkat(from, path.as_ptr(), to, new.as_ptr(), flags);
+    /// Takes a name away.
+    unlinkat(directory: i32, path: &CStr, flags: i32) = SYS_unlinkat(directory, path.as_ptr(), flags);
+    /// Sets permission bits.
+    fchmodat(directory: i32, path: &CStr, mode: u32) = SYS_fchmodat(directory, path.as_ptr(), mode);
     /// The target of a symbolic link.
     readlinkat(directory: i32, path: &CStr, to: &mut [u8])
         = SYS_readlinkat(directory, path.as_ptr(), to.as_mut_ptr(), to.len());

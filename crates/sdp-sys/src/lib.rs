@@ -21,6 +21,7 @@ pub mod holders;
 pub mod kernel;
 pub mod libcs;
 pub mod loader;
+pub mod marked;
 pub mod memfd;
 pub mod memory;
 pub mod names;

@@ -5,6 +5,8 @@
 //! of descriptors and truncation are reported for the caller to judge, and descriptors that are not
 //! taken are closed.
 
+use core::ffi::CStr;
+
 use crate::{
     errno::Errno,
     fd,
@@ -50,21 +52,51 @@ pub fn connect(fd: i32, name: &[u8]) -> Result<(), Errno> {
     kernel::connect(fd, &addr, len).map(drop)
 }
 
-/// Connects to a path name, for listeners in other network namespaces.
-pub fn connect_path(fd: i32, path: &[u8]) -> Result<(), Errno> {
+/// A path name as an address, and its length; EINVAL when it is too long.
+fn path_address(path: &[u8]) -> Result<(libc::sockaddr_un, usize), Errno> {
     let mut addr = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     // Keeps a NUL behind the path.
     let room = addr.sun_path.get_mut(..path.len()).filter(|_| path.len() < 108);
     for (to, from) in room.ok_or(Errno::EINVAL)?.iter_mut().zip(path) {
         *to = *from as libc::c_char;
     }
-    kernel::connect(fd, &addr, size_of::<libc::sockaddr_un>()).map(drop)
+    Ok((addr, size_of::<libc::sockaddr_un>()))
+}
+
+/// Connects to a path name, for listeners in other network namespaces.
+pub fn connect_path(fd: i32, path: &[u8]) -> Result<(), Errno> {
+    let (addr, len) = path_address(path)?;
+    kernel::connect(fd, &addr, len).map(drop)
 }
 
 /// Binds to an abstract name. EADDRINUSE: another socket has it.
 pub fn bind(fd: i32, name: &[u8]) -> Result<(), Errno> {
     let (addr, len) = address(name)?;
     kernel::bind(fd, &addr, len).map(drop)
+}
+
+/// Listens at a path name that everybody who may enter its directory may connect to. `own` is a name
+/// of the caller's choice in the same directory: the socket has it until it listens, so that
+/// whoever finds it at `path` finds a listener.
+///
+/// # Errors
+/// EEXIST: another process has the name `path`; the errors of making a file otherwise.
+pub fn publish(fd: i32, own: &CStr, path: &CStr, backlog: i32) -> Result<(), Errno> {
+    const HERE: i32 = libc::AT_FDCWD;
+    /// To connect needs the right to write; the umask took it.
+    const EVERYBODY: u32 = 0o777;
+    let (addr, len) = path_address(own.to_bytes())?;
+    kernel::bind(fd, &addr, len)?;
+    let published = kernel::fchmodat(HERE, own, EVERYBODY)
+        .and_then(|_| kernel::listen(fd, backlog))
+        .and_then(|_| kernel::linkat(HERE, own, HERE, path, 0));
+    unpublish(own);
+    published.map(drop)
+}
+
+/// Takes a path name away.
+pub fn unpublish(path: &CStr) {
+    let _ = kernel::unlinkat(libc::AT_FDCWD, path, 0);
 }
 
 /// Starts listening. Connectors will see the caller's credentials of this moment.
@@ -239,5 +271,30 @@ impl Packet {
             *free = Some(fd);
             self.count += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::CString, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn what_is_published_listens_and_its_name_is_taken_once() {
+        let directory = std::env::temp_dir().join(format!("sdp-unix-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let name = |name: &str| directory.join(name).into_os_string().into_encoded_bytes();
+        let name = |text: &str| CString::new(name(text)).unwrap();
+        let (first, second, connector) = (socket().unwrap(), socket().unwrap(), socket().unwrap());
+        publish(first.raw(), &name("own"), &name("there"), 1).unwrap();
+        let taken = publish(second.raw(), &name("other"), &name("there"), 1);
+        assert_eq!(taken, Err(Errno(libc::EEXIST)));
+        let left: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|e| e.unwrap()).collect();
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].metadata().unwrap().permissions().mode() & 0o777, 0o777);
+        connect_path(connector.raw(), name("there").to_bytes()).unwrap();
+        unpublish(&name("there"));
+        std::fs::remove_dir(&directory).unwrap();
     }
 }
