@@ -3,6 +3,9 @@
 PORT = 20049
 # Far beyond what a loaded machine needs: the client's kernel waits for ever where something is wrong.
 LIMIT_S = 600
+# The fields of a line `xprt: rdma` in `/proc/self/mountstats`.
+TRANSPORT = "port binds connects connect_s idle_s sends receives bad_xids busy backlog read_chunks write_chunks reply_chunks"
+TRANSPORT = (TRANSPORT + " chunk_bytes_sent chunk_bytes_received pullup fixup hardway failed_marshal bad_replies nomsg").split()
 SERVER = """
 set -e
 modprobe -a nfsd rpcrdma nfsv3 nfsv4
@@ -11,6 +14,10 @@ mount -t tmpfs srv /srv/nfs
 : >/var/lib/nfs/etab; : >/var/lib/nfs/rmtab; : >/etc/exports
 mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
 mountpoint -q /var/lib/nfs/rpc_pipefs || mount -t rpc_pipefs sunrpc /var/lib/nfs/rpc_pipefs
+# The kernel gives no delegation while locks of version 3 may be reclaimed, which is 50 s unless told otherwise.
+modprobe lockd
+echo 3 >/proc/sys/fs/nfs/nlm_timeout
+echo 1 >/proc/sys/fs/nfs/nlm_grace_period
 echo 10 >/proc/fs/nfsd/nfsv4leasetime
 echo 10 >/proc/fs/nfsd/nfsv4gracetime
 grep -q ^_rpc: /etc/passwd || echo _rpc:x:970:65534::/run/rpcbind:/usr/sbin/nologin >>/etc/passwd
@@ -40,14 +47,9 @@ class Gateway:
         out = self.command.file("out")
         return out.exists() and b"listens" in out.read_bytes()
 
-    @property
-    def pid(self):
-        """Of the process, which is the command's shell itself."""
-        return int(self.guest.run("pgrep -x sdp").text)
-
     def end(self, signal="TERM"):
         """Asks it to end; what it said."""
-        self.guest.run(f"kill -{signal} {self.pid}")
+        self.guest.run(f"kill -{signal} $(pgrep -x sdp)")
         return self.command.wait(LIMIT_S)
 
 
@@ -75,6 +77,14 @@ class Lab:
     def unmount(self, folder):
         """And the files that the server has of it."""
         self.guest.run(f"umount {folder}", limit_s=LIMIT_S)
+
+    def transport(self, folder):
+        """What the client's kernel has counted of a mount's connection, by its names."""
+        text = self.guest.run("cat /proc/self/mountstats").text
+        (of,) = [part for part in text.split("\ndevice ") if f" mounted on {folder} with " in part]
+        (line,) = [line.split()[1:] for line in of.splitlines() if line.split()[:1] == ["xprt:"]]
+        assert line[0] == "rdma", line
+        return dict(zip(TRANSPORT, map(int, line[1:])))
 
     def counts(self, ended):
         """The numbers that a gateway prints when it ends."""
