@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -401,3 +403,88 @@ def test_hostile_files_of_another_machine(ladder, machine):
             [ladder.artifacts.sdp, command, "--sysroot", machine.root], capture_output=True, check=False, timeout=60
         )
         assert done.returncode in (0, 1) and b"\x1b" not in done.stdout, done.stdout + done.stderr
+
+
+def address(machine):
+    """Gives the device one."""
+    port = "sys/class/infiniband/mlx5_0/ports/1"
+    machine(f"{port}/gids/0", "0000:0000:0000:0000:0000:ffff:0a09:0001\n")
+    machine(f"{port}/gid_attrs/types/0", "RoCE v2\n")
+
+
+def test_nfs_over_rdma_of_a_machine(ladder, machine):
+    """Each thing that it needs: missing, there, and there with a price."""
+    found = judge(ladder, machine, "--nfs", code=1)
+    assert set(found) == {"nfs-device", "nfs-memory", "nfs-module", "nfs-listener", "nfs-mount"}, "of NFS alone"
+    assert grades(found, "nfs-device") == ["stop"] and "rdma link add" in found["nfs-device"][0]["advice"]
+    assert grades(found, "nfs-module") == ["note"] and "mounts by TCP only" in found["nfs-module"][0]["what"]
+    assert "does not run" in found["nfs-listener"][0]["what"] and grades(found, "nfs-mount") == ["note"]
+
+    infiniband(machine)
+    found = judge(ladder, machine, "--nfs", code=1)
+    assert "no IP address" in found["nfs-device"][0]["what"]
+    address(machine)
+    machine("lib/modules/6.1.0-13-amd64/modules.dep", "kernel/net/sunrpc/xprtrdma/rpcrdma.ko.xz: kernel/net/sunrpc/sunrpc.ko\n")
+    machine("proc/fs/nfsd/portlist", "tcp 2049\ntcp 2049\n")
+    found = judge(ladder, machine, "--nfs", code=0)
+    assert found["nfs-device"][0]["what"] == "mlx5_0: 10.9.0.1 first"
+    assert found["nfs-module"][0]["advice"] == "Before mount: modprobe rpcrdma."
+    assert grades(found, "nfs-listener") == ["note"] and "echo rdma 20049" in found["nfs-listener"][0]["advice"]
+    assert grades(found, "nfs-mount") == ["note"]
+
+    machine("proc/modules", "rpcrdma 290816 0 - Live 0x0\n")
+    machine("proc/fs/nfsd/portlist", "rdma 20050\nrdma 20050\ntcp 2049\n")
+    found = judge(ladder, machine, "--nfs", code=0)
+    assert grades(found, "nfs-module") == grades(found, "nfs-listener") == ["ok"]
+    assert "mount -t nfs -o vers=4.2,proto=rdma,port=20050,hard 10.9.0.1:/PATH DIR" in found["nfs-mount"][0]["what"]
+
+    for kilobytes, grade in ((4096, "stop"), (16384, "note"), (1 << 20, "ok")):
+        machine("proc/self/limits", f"Max locked memory         {kilobytes << 10}               unlimited            bytes\n")
+        assert grades(judge(ladder, machine, "--nfs", code=int(grade == "stop")), "nfs-memory") == [grade]
+
+    machine("etc/exports", "# async\n/srv *(rw,sync,root_squash)\n")
+    assert "nfs-exports" not in judge(ladder, machine, "--nfs")
+    machine("etc/exports", "/srv *(rw,sync)\n/mount_share *(rw,async,insecure,no_root_squash)\n")
+    whats = [f["what"] for f in judge(ladder, machine, "--nfs")["nfs-exports"]]
+    assert len(whats) == 2 and "async" in whats[0] and "no_root_squash" in whats[1]
+
+
+class Answers:
+    """A server that answers each call with these words behind its XID."""
+
+    def __init__(self, *words):
+        self.words = words
+
+    def __enter__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+        return "127.0.0.1:%d" % self.listener.getsockname()[1]
+
+    def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.listener.close()
+
+    def serve(self):
+        """Until the listener ends."""
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                with connection:
+                    call = connection.recv(44, socket.MSG_WAITALL)
+                    reply = call[4:8] + b"".join(word.to_bytes(4, "big") for word in (1, *self.words))
+                    connection.sendall((len(reply) | 1 << 31).to_bytes(4, "big") + reply)
+
+
+def test_an_nfs_server_is_asked(ladder):
+    """By NULL: one that answers, one that is none, nobody."""
+    with Answers(0, 0, 0, 0) as server:
+        (finding,) = examine(ladder, "--nfs", server)["nfs-server"]
+        assert finding["grade"] == "ok" and finding["what"].endswith("answers NULL, version 3 and 4")
+    with Answers(0, 0, 0, 1) as server:
+        (finding,) = examine(ladder, "--nfs", server, code=1)["nfs-server"]
+        assert finding["grade"] == "stop" and "no such program" in finding["what"]
+    (finding,) = examine(ladder, "--nfs", server, code=1)["nfs-server"]
+    assert finding["grade"] == "stop" and "no NFS server answers" in finding["what"]
+    assert sdp(ladder, "doctor", "--nfs", "no.such.host.invalid").returncode == 1

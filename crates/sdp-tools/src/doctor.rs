@@ -6,6 +6,7 @@
 //! that a lane needs, and changes nothing. With `--sysroot` the files of another machine are
 //! judged, and nothing is tried.
 
+mod nfs;
 mod rdma;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,9 @@ pub struct Options {
     /// Answer those who ask at this address of a device, and do nothing else
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["pid", "peer", "json", "sysroot", "program"])]
     pub answer: Option<String>,
+    /// Look at what NFS over RDMA needs, and at nothing else; ask this server by TCP [default: 127.0.0.1]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["pid", "peer", "answer", "program"])]
+    pub nfs: Option<Option<String>>,
     /// Judge /proc, /sys, /dev and /etc below this folder: a copy of another machine's
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub sysroot: PathBuf,
@@ -699,6 +703,16 @@ fn text(findings: &[Finding], width: usize) -> String {
     out
 }
 
+/// Looks at what NFS over RDMA needs; a server that was not named is on this host, or on none.
+fn examine_nfs(options: &Options, server: Option<&str>) -> Result<Vec<Finding>, Failure> {
+    let root = options.sysroot.clone();
+    let is_here = devices::is_this_host(&root);
+    let mut doctor = Doctor { root, is_here, findings: Vec::new() };
+    let at = crate::nfs::server_address(server.unwrap_or("127.0.0.1"))?;
+    doctor.nfs(at, server.is_some());
+    Ok(doctor.findings)
+}
+
 /// Looks at everything.
 pub fn examine(options: &Options) -> Vec<Finding> {
     let root = options.sysroot.clone();
@@ -749,7 +763,11 @@ pub fn main(options: &Options) -> Result<bool, Failure> {
     if let Some(peer) = &options.peer {
         ping::endpoint(peer)?;
     }
-    show(&examine(options), options.json)
+    let findings = match &options.nfs {
+        Some(server) => examine_nfs(options, server.as_deref())?,
+        None => examine(options),
+    };
+    show(&findings, options.json)
 }
 
 /// Prints findings; the result is whether nothing must be done.

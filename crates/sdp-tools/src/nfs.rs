@@ -80,9 +80,13 @@ fn address(text: &str, port: u16) -> Result<SocketAddr, Failure> {
     found.next().ok_or_else(|| Failure::new(text, "no address"))
 }
 
-/// The first address of an RDMA device of this host that is not link-local.
-fn first_address() -> Result<IpAddr, Failure> {
-    let devices = devices::devices(Path::new("/"));
+/// The address of an NFS server that is spoken to by TCP.
+pub(crate) fn server_address(text: &str) -> Result<SocketAddr, Failure> {
+    address(text, gateway::SERVER_PORT)
+}
+
+/// The first address of RDMA devices that is not link-local.
+pub(crate) fn first_address(devices: &[devices::Device]) -> Option<IpAddr> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let addresses = ports.flat_map(|port| &port.gids).filter_map(|gid| gid.gid.parse().ok());
     let addresses = addresses.map(|address: std::net::Ipv6Addr| address.to_canonical());
@@ -92,16 +96,19 @@ fn first_address() -> Result<IpAddr, Failure> {
     };
     let mut addresses: Vec<IpAddr> = addresses.filter(usable).collect();
     addresses.sort_by_key(IpAddr::is_ipv6);
-    let first = addresses.first().copied();
-    first.ok_or_else(|| Failure::new("no RDMA device has an address", "see `sdp devices`"))
+    addresses.first().copied()
 }
 
 fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
     let listen = match &options.listen {
         Some(text) => address(text, gateway::PORT)?,
-        None => SocketAddr::new(first_address()?, gateway::PORT),
+        None => {
+            let first = first_address(&devices::devices(Path::new("/")));
+            let none = || Failure::new("no RDMA device has an address", "see `sdp doctor --nfs`");
+            SocketAddr::new(first.ok_or_else(none)?, gateway::PORT)
+        }
     };
-    let server = address(&options.server, gateway::SERVER_PORT)?;
+    let server = server_address(&options.server)?;
     let settings = Settings {
         listen,
         server,
