@@ -17,7 +17,7 @@ use sdp_rdma::{
 };
 use sdp_shm::{
     layout::Segment,
-    ring::{CONTROL_RESERVE, Consumer, HEADER_MAX, Producer, PushError, Record},
+    ring::{CONTROL_RESERVE, Consumer, HEADER_MAX, Producer, PushError, Record, record_bytes},
 };
 use sdp_sys::memfd;
 
@@ -77,6 +77,13 @@ impl ShmTx {
     #[inline]
     pub fn origin(&self) -> u64 {
         self.producer.origin()
+    }
+
+    /// Bytes of the ring that a message of `len` bytes takes, without padding that may lie before
+    /// it.
+    #[inline(always)]
+    pub fn footprint(&self, len: usize) -> u64 {
+        record_bytes(len) as u64
     }
 
     /// Makes everything posted visible to the peer: one store.
@@ -243,10 +250,11 @@ impl ShmRx {
         self.limit = limit;
     }
 
-    /// Reports an already reported, unreleased message again: where a receive left off inside it.
-    #[inline]
-    pub fn resume(&self, token: u64, len: u32) -> Received {
-        Received { token, len }
+    /// The message of `len` bytes that begins where everything before was released: an earlier view
+    /// reported it, and it was read in part.
+    #[inline(always)]
+    pub fn current(&self, len: u32) -> Received {
+        Received { token: self.consumer.head(), len }
     }
 
     /// A copy for looking ahead: it releases nothing, however far it walks.

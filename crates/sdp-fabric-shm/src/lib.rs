@@ -1,7 +1,7 @@
 //! The one-host fabric: shared rings and rendezvous.
 //!
-//! [`endpoint`] implements the queues of a fabric on a mapped segment, [`link`] the rest of a
-//! lane's interface; the other modules bring two processes that hold the two ends of a TCP
+//! [`endpoint`] implements the queues of a fabric on a mapped segment, [`link`] the rest
+//! of one end of a lane; the other modules bring two processes that hold the two ends of a TCP
 //! connection to share one. A fabric knows nothing of SDP.
 
 #![cfg_attr(not(test), no_std)]

@@ -16,9 +16,8 @@
 //! # Map
 //! [`world`] nodes, time, kill and partition · [`queue_pair`] the two halves, arrival, completion ·
 //! `transfer` the fate of a request · [`cm`] listen, connect, accept · [`memory`] simulated
-//! addresses, regions, keys · [`link`] latency · [`sim_link`] a link of the socket layer, without
-//! time · [`fault`] faults, and how often they come · [`schedule`] events in virtual time ·
-//! [`trace`] events as text · [`checker`] invariants.
+//! addresses, regions, keys · [`link`] latency · [`fault`] faults, and how often they come ·
+//! [`schedule`] events in virtual time · [`trace`] events as text · [`checker`] invariants.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +29,6 @@ pub mod memory;
 pub mod queue_pair;
 pub mod rng;
 pub mod schedule;
-pub mod sim_link;
 pub mod trace;
 mod transfer;
 pub mod world;

@@ -13,9 +13,6 @@
 //! and the number of skipped tests is part of the line: a fabric cannot lose a capability
 //! unnoticed.
 //!
-//! The operations that the socket layer needs of a lane beside its queues have a suite of their
-//! own, [`link`], in which nothing can be skipped.
-//!
 //! Random choices come from a seed, printed with each failure. `SDP_CONFORMANCE_SEED=n cargo test …`
 //! repeats it; the default is fixed, so that two runs of one build do the same.
 //!
@@ -24,7 +21,6 @@
 #![forbid(unsafe_code)]
 
 pub mod harness;
-pub mod link;
 pub mod message;
 pub mod runner;
 

@@ -11,7 +11,6 @@ use crate::process::{cargo, output_of};
 /// Crate, and the crates of this workspace that it may use (not counting test dependencies).
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-guard", &[]),
-    ("sdp-link", &["sdp-rdma"]),
     ("sdp-rdma", &[]),
     ("sdp-rpcrdma", &[]),
     ("sdp-nfs", &["sdp-fabric-verbs", "sdp-rdma", "sdp-rpcrdma"]),
@@ -21,10 +20,10 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-proto", &["sdp-rdma"]),
     ("sdp-remote", &["sdp-guard", "sdp-proto", "sdp-rdma"]),
     ("sdp-shm", &["sdp-sys"]),
-    ("sdp-fabric-sim", &["sdp-link", "sdp-rdma"]),
-    ("sdp-fabric-shm", &["sdp-link", "sdp-rdma", "sdp-shm", "sdp-sys"]),
+    ("sdp-fabric-sim", &["sdp-rdma"]),
+    ("sdp-fabric-shm", &["sdp-rdma", "sdp-shm", "sdp-sys"]),
     ("sdp-fabric-verbs", &["sdp-rdma", "sdp-sys"]),
-    ("sdp-fabric-tests", &["sdp-link", "sdp-rdma"]),
+    ("sdp-fabric-tests", &["sdp-rdma"]),
     // For tests, as are its users.
     ("sdp-fake-verbs", &["sdp-fabric-verbs", "sdp-sys"]),
     (
@@ -33,7 +32,6 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "sdp-config",
             "sdp-fabric-shm",
             "sdp-fabric-verbs",
-            "sdp-link",
             "sdp-proto",
             "sdp-rdma",
             "sdp-remote",
@@ -69,7 +67,6 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
 /// What may never be used, even by tests: the engine and the fabrics stay strangers.
 const NEVER: &[(&str, &str)] = &[
     ("sdp-rdma", "sdp-proto"),
-    ("sdp-link", "sdp-proto"),
     ("sdp-fabric-sim", "sdp-proto"),
     ("sdp-fabric-shm", "sdp-proto"),
     ("sdp-fabric-verbs", "sdp-proto"),

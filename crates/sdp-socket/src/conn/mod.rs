@@ -10,7 +10,6 @@ mod guard;
 pub(crate) mod historic;
 pub(crate) mod iovec;
 pub(crate) mod life;
-pub(crate) mod link;
 mod noted;
 pub mod options;
 pub(crate) mod pool;

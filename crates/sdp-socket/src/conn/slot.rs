@@ -16,8 +16,7 @@ use core::{
     sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use sdp_fabric_shm::{identity::Tuple, peer::PeerId, rendezvous::Rendezvous};
-use sdp_link::{EndWords, Link};
+use sdp_fabric_shm::{identity::Tuple, link::ShmLink, peer::PeerId, rendezvous::Rendezvous};
 use sdp_shm::{
     doorbell::{DOORBELL_SLOTS, Doorbell},
     family::{Family, Row},
@@ -473,6 +472,12 @@ impl Conn {
         // SAFETY: set from a verified mapping by `attach`; unmapped only when the slot is torn down,
         // which waits for all its users.
         Some(unsafe { Segment::new(base, self.ring_bytes.load(Ordering::Relaxed)) })
+    }
+
+    /// This end's view of the segment, once attached.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> Option<ShmLink> {
+        Some(ShmLink::new(self.segment()?, self.side()))
     }
 
     /// Installs the segment. While there is none, under the meeting's lock. False when the meeting was called

@@ -23,8 +23,7 @@ use core::{
 };
 
 use libc::c_int;
-use sdp_fabric_shm::link::armed as shm_armed;
-use sdp_link::Link;
+use sdp_fabric_shm::link::{ShmLink, armed as shm_armed};
 use sdp_proto::{Ack, Sink, Source};
 use sdp_shm::{
     arm,
@@ -38,7 +37,6 @@ use sdp_sys::section;
 use crate::{
     conn::{
         self, Conn, ConnGuard, Counted, Half, Laned, Limits, RowFlag, Stage, carrier,
-        link::AnyLink,
         words::{
             self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SEEN_TAIL,
             SINK_BASE, SOURCE_BASE, TAIL, put,
@@ -257,7 +255,7 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
     reclaim::sent(conn, segment.ring_bytes(), index(tail_before), index(ring.tail()), len);
     match armed {
         Some(armed) => {
-            send::ring_sleeper(conn, fd, row, AnyLink::on(segment, side), shm_armed(armed));
+            send::ring_sleeper(conn, fd, row, ShmLink::new(segment, side), shm_armed(armed));
         }
         None => spin::reached(conn, false),
     }
@@ -425,7 +423,7 @@ fn pull(used: &InUse, wanted: usize, mut copy: impl FnMut(&[Cell<u8>])) -> Optio
         // Pairs with the acquire load in `Producer::refresh`: our reads of the freed bytes come first.
         lines.consumer.head.store(at, Ordering::Release);
         if crossed {
-            wait::room_freed(conn, AnyLink::on(segment, half ^ 1).half(half), at);
+            wait::room_freed(conn, ShmLink::new(segment, half ^ 1).half(half), at);
         }
     }
     count::received_by_ring(conn, row, got, messages);

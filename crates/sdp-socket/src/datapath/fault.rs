@@ -13,7 +13,6 @@
 
 use core::{cell::UnsafeCell, ffi::c_void, sync::atomic::Ordering};
 
-use sdp_link::Link;
 use sdp_shm::{
     family::{HALF_WORDS, HalfSlot, Row},
     lock::{self, Acquired},

@@ -6,7 +6,6 @@
 use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use libc::{c_int, msghdr};
-use sdp_link::{EndWords, Link, SwitchLog};
 use sdp_sys::{errno::Errno, kernel::zeroed, sys};
 
 use crate::conn::{

@@ -11,8 +11,11 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
-pub(crate) use sdp_link::{Broken, Lane, Switch};
-use sdp_link::{Link, RxCursor, SwitchLog, Trust, TxCursor, TxSaved, Wakeups, What};
+pub(crate) use sdp_fabric_shm::link::{Broken, Lane, Switch};
+use sdp_fabric_shm::{
+    endpoint::{ShmRx, ShmTx},
+    link::{ShmHalf, ShmLink, Trust, TxSaved, What},
+};
 use sdp_proto::{Sink, Source};
 use sdp_rdma::fabric::Received;
 use sdp_sys::errno::Errno;
@@ -20,7 +23,6 @@ use sdp_sys::errno::Errno;
 use crate::{
     conn::{
         Conn, Half, carrier,
-        link::{AnyHalf, AnyLink, AnyRx, AnyTx},
         words::{self, SDP_BIT, put, set},
     },
     datapath::fast,
@@ -34,7 +36,7 @@ pub(crate) struct SourceState {
     pub(crate) switches: u32,
     /// Bytes the kernel has taken from us, valid while on the SDP lane.
     pub(crate) carrier_sent: u64,
-    pub(crate) tx: AnyTx,
+    pub(crate) tx: ShmTx,
     pub(crate) engine: Source,
 }
 
@@ -51,10 +53,10 @@ impl SourceState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(words: &[AtomicU64], link: AnyLink, half: usize) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], link: ShmLink, half: usize) -> Result<Self, Broken> {
         let [tail, head, sent, bits] = load_first(words)?;
         let origin = words.get(words::ORIGIN).ok_or(Broken)?.load(Ordering::Relaxed);
-        let tx = link.open_tx(half, TxSaved { position: tail, freed: head, private: origin })?;
+        let tx = link.open_tx(half, TxSaved { position: tail, freed: head, origin })?;
         let engine = Source::from_words(&load_engine(words)?).map_err(|_| Broken)?;
         if let Some(base) = words.get(words::SOURCE_BASE) {
             put(base, engine.position());
@@ -77,7 +79,7 @@ impl SourceState {
         let Some(words) = words.first_chunk::<{ words::HALF_WORDS }>() else { return };
         let before = |engine: &[AtomicU64; Source::WORDS]| {
             put(&words[words::SEEN], head);
-            set(&words[words::ORIGIN], self.tx.private());
+            set(&words[words::ORIGIN], self.tx.origin());
             set(&words[words::SENT], self.carrier_sent);
             set(&words[words::BITS], u64::from(self.switches) | lane);
             for (word, value) in engine.iter().zip(self.engine.to_words()) {
@@ -90,7 +92,7 @@ impl SourceState {
 
     /// Follows an entry that the consumer wrote for us (L10). The gate is held. True when it did.
     #[inline]
-    pub(crate) fn adopt(&mut self, half: AnyHalf<'_>) -> Result<bool, Broken> {
+    pub(crate) fn adopt(&mut self, half: ShmHalf<'_>) -> Result<bool, Broken> {
         let (tail, _) = self.tx.cursors();
         if !half.accept(self.switches, self.lane, self.carrier_sent, tail)? {
             return Ok(false);
@@ -105,7 +107,7 @@ impl SourceState {
     /// either it finds the section and ends it, or we find that there is no trust any more. A
     /// reading from before this end held the gate proves nothing.
     #[must_use]
-    pub(crate) fn enter(&mut self, half: AnyHalf<'_>) -> bool {
+    pub(crate) fn enter(&mut self, half: ShmHalf<'_>) -> bool {
         let is_trusted = half.trust() != Trust::No;
         if is_trusted {
             self.switch(half, Lane::Sdp);
@@ -114,7 +116,7 @@ impl SourceState {
     }
 
     /// Writes the next entry. The gate is held.
-    pub(crate) fn switch(&mut self, half: AnyHalf<'_>, to: Lane) {
+    pub(crate) fn switch(&mut self, half: ShmHalf<'_>, to: Lane) {
         let (tail, _) = self.tx.cursors();
         let switch = Switch { carrier: self.carrier_sent, fabric: tail, to };
         half.write(self.switches, switch, words::step);
@@ -123,14 +125,14 @@ impl SourceState {
     }
 
     /// Publishes how many bytes the kernel has taken (wake bytes included). The gate is held.
-    pub(crate) fn publish_sent(&self, half: AnyHalf<'_>) {
+    pub(crate) fn publish_sent(&self, half: ShmHalf<'_>) {
         half.count_sent(self.carrier_sent);
     }
 }
 
 /// Consumer: whether wake bytes were counted that it has not read.
 #[inline]
-pub(crate) fn has_counted_wake_bytes(carrier_read: u64, half: AnyHalf<'_>) -> bool {
+pub(crate) fn has_counted_wake_bytes(carrier_read: u64, half: ShmHalf<'_>) -> bool {
     half.sent() != carrier_read
 }
 
@@ -139,7 +141,7 @@ pub(crate) fn has_counted_wake_bytes(carrier_read: u64, half: AnyHalf<'_>) -> bo
 /// come behind them: the arm is answered, or a connection taken off a ready list, before the switch
 /// can be followed.
 #[inline]
-pub(crate) fn do_sleepers_arm(half: AnyHalf<'_>, sent: u64) -> bool {
+pub(crate) fn do_sleepers_arm(half: ShmHalf<'_>, sent: u64) -> bool {
     half.trust() == Trust::ReadsAndArms && half.read() == sent
 }
 
@@ -160,7 +162,7 @@ pub(crate) struct SinkState {
     /// part delivered. Length 0: none.
     pub(crate) current_len: u32,
     pub(crate) current_offset: u32,
-    pub(crate) rx: AnyRx,
+    pub(crate) rx: ShmRx,
     pub(crate) engine: Sink,
 }
 
@@ -175,7 +177,7 @@ impl SinkState {
 
     /// Loads and checks.
     #[inline]
-    pub(crate) fn load(words: &[AtomicU64], link: AnyLink, half: usize) -> Result<Self, Broken> {
+    pub(crate) fn load(words: &[AtomicU64], link: ShmLink, half: usize) -> Result<Self, Broken> {
         let [head, current, read, bits] = load_first(words)?;
         let (current_len, current_offset) = words::message_in(current);
         if words::head_in(current) != head as u32 || current_offset > current_len {
@@ -248,7 +250,7 @@ impl SinkState {
     }
 
     /// Takes wake bytes off the carrier, never more than were counted (L5); how many.
-    pub(crate) fn consume_wake_bytes(&mut self, fd: c_int, half: AnyHalf<'_>) -> u64 {
+    pub(crate) fn consume_wake_bytes(&mut self, fd: c_int, half: ShmHalf<'_>) -> u64 {
         let wake_bytes = half.sent().wrapping_sub(self.carrier_read);
         if wake_bytes == 0 || wake_bytes > i64::MAX as u64 {
             return 0;
@@ -266,7 +268,7 @@ impl SinkState {
 
     /// The next log entry that has not been followed yet, checked.
     #[inline]
-    pub(crate) fn pending(&self, half: AnyHalf<'_>) -> Result<Option<Switch>, Broken> {
+    pub(crate) fn pending(&self, half: ShmHalf<'_>) -> Result<Option<Switch>, Broken> {
         if half.written() == self.followed {
             return Ok(None);
         }
@@ -275,14 +277,14 @@ impl SinkState {
 
     #[cold]
     #[inline(never)]
-    fn read_entry(&self, half: AnyHalf<'_>) -> Result<Option<Switch>, Broken> {
+    fn read_entry(&self, half: ShmHalf<'_>) -> Result<Option<Switch>, Broken> {
         let (_, head) = self.rx.cursors();
         half.next(self.followed, self.lane, head)
     }
 
     /// Follows the pending entry. The caller has stored how far it read the ring, or it is
     /// [`Self::leave_ring`].
-    pub(crate) fn follow(&mut self, half: AnyHalf<'_>, to: Lane) {
+    pub(crate) fn follow(&mut self, half: ShmHalf<'_>, to: Lane) {
         self.lane = to;
         self.followed = self.followed.wrapping_add(1);
         words::step();
@@ -296,7 +298,7 @@ impl SinkState {
     /// from these words. With messages missing there it would find them behind the next entry, a
     /// second time and out of order.
     #[cold]
-    pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], half: AnyHalf<'_>) {
+    pub(crate) fn leave_ring(&mut self, words: &[AtomicU64], half: ShmHalf<'_>) {
         self.store(words);
         self.follow(half, Lane::Kernel);
     }
@@ -335,7 +337,7 @@ pub(crate) fn consume_wake_bytes(
     conn: &Conn,
     fd: c_int,
     sink: &mut SinkState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
 ) -> u64 {
     let consumed = sink.consume_wake_bytes(fd, half);
     if consumed > 0 {

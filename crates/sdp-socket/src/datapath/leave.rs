@@ -4,13 +4,13 @@
 //! an end that turned out to be another connection's. It does not decide that a connection leaves,
 //! nor where unread bytes go.
 
-use sdp_link::{EndWords, Intent, Link, SwitchLog, Trust};
+use sdp_fabric_shm::link::{Intent, ShmHalf, Trust};
 use sdp_shm::family::Row;
 use sdp_stats::Reason;
 use sdp_sys::{errno::Errno, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, carrier, link::AnyHalf, words},
+    conn::{Conn, carrier, words},
     datapath::{lane::SinkState, receive, reset::reset, send},
 };
 
@@ -54,7 +54,7 @@ pub(crate) fn outbound_for_kernel(conn: &Conn, reason: Reason) -> bool {
 pub(crate) fn inbound<R>(
     conn: &Conn,
     fd: i32,
-    rest: impl FnOnce(&mut SinkState, &Row, AnyHalf<'_>) -> R,
+    rest: impl FnOnce(&mut SinkState, &Row, ShmHalf<'_>) -> R,
 ) -> Result<R, Errno> {
     let side = conn.side();
     receive::with_sink(conn, |sink, row, link, half| {

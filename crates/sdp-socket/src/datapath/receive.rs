@@ -4,7 +4,7 @@
 //! with bytes unread.
 
 use libc::c_int;
-use sdp_link::{Link, PENDING_MAX, RxCursor, SwitchLog, Trust, Wakeups, What};
+use sdp_fabric_shm::link::{PENDING_MAX, ShmHalf, ShmLink, Trust, What};
 use sdp_proto::{TakenMessage, take as take_message, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 use sdp_shm::{early, family::Row, lock};
@@ -17,7 +17,6 @@ use crate::{
     conn::{
         Conn, ConnGuard, Half, Holders, Limits, Mask, Stage, Waiters, carrier,
         iovec::{Buffers, Landing},
-        link::{AnyHalf, AnyLink},
         publish, sharing,
     },
     datapath::{
@@ -248,7 +247,7 @@ pub(crate) fn rest_of(fd: c_int, buffers: &mut Buffers) -> usize {
 /// Runs `body` on the receiving half's state under its lock, inside a critical section.
 pub(crate) fn with_sink<R>(
     conn: &Conn,
-    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, ShmLink, ShmHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     match (conn.link(), conn.row()) {
         (Some(link), Some(row)) => with_sink_of(conn, link, row, body),
@@ -259,9 +258,9 @@ pub(crate) fn with_sink<R>(
 /// [`with_sink`] of a connection with this link and this row.
 pub(crate) fn with_sink_of<R>(
     conn: &Conn,
-    link: AnyLink,
+    link: ShmLink,
     row: &Row,
-    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, ShmLink, ShmHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let _section = section::Guard::enter();
     let taken_over = half_lock::enter(conn, &row.sink.lock)?;
@@ -274,7 +273,7 @@ pub(crate) fn with_sink_of<R>(
 pub(crate) fn try_sink<R>(
     conn: &Conn,
     may_wait: bool,
-    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, ShmLink, ShmHalf<'_>) -> Result<R, Errno>,
 ) -> Option<Result<R, Errno>> {
     let (Some(link), Some(row)) = (conn.link(), conn.row()) else {
         return Some(Err(Errno::ECONNRESET));
@@ -288,10 +287,10 @@ pub(crate) fn try_sink<R>(
 #[inline]
 fn inside<R>(
     conn: &Conn,
-    link: AnyLink,
+    link: ShmLink,
     row: &Row,
     taken_over: bool,
-    body: impl FnOnce(&mut SinkState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SinkState, &Row, ShmLink, ShmHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let index = conn.half_index(Half::Receive);
     spin::look_again(conn); // the seen tail is forgotten below, whatever is unread
@@ -383,7 +382,7 @@ fn attempt(
 /// Whether this process reads the connection only through the library, so that the peer may use the
 /// ring: the library has seen enough calls, no thread reads a candidate inside the kernel, and the
 /// program asks only the library for readiness, if it asks at all.
-pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) {
+pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: ShmHalf<'_>) {
     if half.trust() != Trust::No {
         return;
     }
@@ -424,7 +423,7 @@ fn step(
     conn: &ConnGuard,
     sink: &mut SinkState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
     (look, is_going_on): (Look, bool),
@@ -571,7 +570,7 @@ enum KernelRead {
 fn kernel_read(
     conn: &ConnGuard,
     sink: &mut SinkState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
 ) -> Result<KernelRead, Broken> {
@@ -668,7 +667,7 @@ pub(super) fn ring_read(
     conn: &ConnGuard,
     sink: &mut SinkState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     buffers: &mut Buffers,
     wish: Wish,
 ) -> Result<usize, Errno> {
@@ -791,7 +790,7 @@ enum Found {
 fn look_at_carrier(
     conn: &ConnGuard,
     sink: &mut SinkState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
 ) -> Result<Found, Errno> {
     if lane::consume_wake_bytes(conn, conn.fd(), sink, half) > 0 {
         return Ok(Found::Again);
@@ -850,20 +849,20 @@ fn look_at_carrier(
 }
 
 /// Whether the ring or the log has something new for this half.
-pub(crate) fn has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
+pub(crate) fn has_news(sink: &SinkState, half: ShmHalf<'_>) -> bool {
     let (scan, _) = sink.rx.cursors();
     half.position(What::Bytes) != scan || half.written() != sink.followed
 }
 
 /// Whether the ring holds messages that were not taken, whatever lane the half is on.
-pub(crate) fn ring_has_news(sink: &SinkState, half: AnyHalf<'_>) -> bool {
+pub(crate) fn ring_has_news(sink: &SinkState, half: ShmHalf<'_>) -> bool {
     let (scan, _) = sink.rx.cursors();
     half.position(What::Bytes) != scan
 }
 
 /// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
 /// included) are in the way.
-pub(crate) fn follow_pending(fd: c_int, sink: &mut SinkState, half: AnyHalf<'_>) -> u64 {
+pub(crate) fn follow_pending(fd: c_int, sink: &mut SinkState, half: ShmHalf<'_>) -> u64 {
     for _ in 0..PENDING_MAX {
         let Ok(Some(switch)) = sink.pending(half) else { break };
         match switch.to {

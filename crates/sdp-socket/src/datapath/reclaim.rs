@@ -161,7 +161,7 @@ fn reclaim(conn: &Conn) {
     {
         let given = send::with_source(conn, |source, _, _, _| {
             // An impossible cursor is the next call's to report.
-            source.tx.as_shm().reclaim(offset).map_err(|_| Errno(libc::EPROTO))
+            source.tx.reclaim(offset).map_err(|_| Errno(libc::EPROTO))
         });
         match given {
             Ok(Reclaimed::Bytes(_)) => offset += RECLAIM_MAX,

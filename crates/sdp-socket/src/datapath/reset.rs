@@ -4,7 +4,7 @@
 //!
 //! Called where a peer has broken a rule, a lock is overdue, or bytes cannot be handed over.
 
-use sdp_link::{EndWords, Link, ResetNote};
+use sdp_fabric_shm::link::ResetNote;
 use sdp_stats::{Direction, Reason, trace::Kind};
 
 use crate::conn::{self, Conn, Limits, carrier, publish};

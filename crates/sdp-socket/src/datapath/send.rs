@@ -9,9 +9,7 @@ use core::{
 };
 
 use libc::c_int;
-use sdp_link::{
-    Armed, EndWords, How, Intent, Link, ResetNote, SwitchLog, Trust, TxCursor, Wakeups, What,
-};
+use sdp_fabric_shm::link::{Armed, How, Intent, ResetNote, ShmHalf, ShmLink, Trust, What};
 use sdp_proto::Ack;
 use sdp_rdma::{
     fabric::{PostError, SendOptions, SendQueue},
@@ -30,7 +28,6 @@ use crate::{
     conn::{
         self, Conn, ConnGuard, Half, Holders, Limits, Mask, Signalled, Stage, Waiters, carrier,
         iovec::{Buffers, Payload},
-        link::{AnyHalf, AnyLink},
         publish,
     },
     datapath::{
@@ -198,7 +195,7 @@ pub(crate) fn raise_pipe(fd: Option<c_int>, flags: c_int) -> Errno {
 #[inline]
 pub(crate) fn with_source<R>(
     conn: &Conn,
-    body: impl FnOnce(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SourceState, &Row, ShmLink, ShmHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let (mut body, mut result) = (Some(body), None);
     with_source_for(conn, &mut |source, row, link, half| {
@@ -207,7 +204,7 @@ pub(crate) fn with_source<R>(
     result.unwrap_or(Err(Errno::ECONNRESET))
 }
 
-type Body<'a> = dyn FnMut(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) + 'a;
+type Body<'a> = dyn FnMut(&mut SourceState, &Row, ShmLink, ShmHalf<'_>) + 'a;
 
 #[inline(never)]
 fn with_source_for(conn: &Conn, body: &mut Body<'_>) -> Result<(), Errno> {
@@ -220,7 +217,7 @@ fn with_source_for(conn: &Conn, body: &mut Body<'_>) -> Result<(), Errno> {
 #[inline]
 fn inside<R>(
     conn: &Conn,
-    body: impl FnOnce(&mut SourceState, &Row, AnyLink, AnyHalf<'_>) -> Result<R, Errno>,
+    body: impl FnOnce(&mut SourceState, &Row, ShmLink, ShmHalf<'_>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let (Some(link), Some(row)) = (conn.link(), conn.row()) else {
         return Err(Errno::ECONNRESET);
@@ -264,8 +261,8 @@ fn attempt(
     guard: Pin<&CallGuard>,
     source: &mut SourceState,
     row: &Row,
-    link: AnyLink,
-    half: AnyHalf<'_>,
+    link: ShmLink,
+    half: ShmHalf<'_>,
     buffers: &mut Buffers,
     flags: c_int,
     can_wait: Option<bool>,
@@ -385,8 +382,8 @@ pub(crate) fn is_trusted(conn: &Conn) -> bool {
 fn may_promote(
     conn: &ConnGuard,
     source: &SourceState,
-    link: AnyLink,
-    half: AnyHalf<'_>,
+    link: ShmLink,
+    half: ShmHalf<'_>,
     flags: c_int,
 ) -> bool {
     let calls = Half::Send as usize;
@@ -398,7 +395,7 @@ fn may_promote(
 }
 
 /// L1 without what the half must have earned.
-fn may_enter(conn: &ConnGuard, source: &SourceState, link: AnyLink, half: AnyHalf<'_>) -> bool {
+fn may_enter(conn: &ConnGuard, source: &SourceState, link: ShmLink, half: ShmHalf<'_>) -> bool {
     !conn.has((Limits::Fallback | Limits::PeerGone).with(Holders::ForkedDuringCall))
         && half.trust() != Trust::No
         && half.followed() == source.switches
@@ -411,7 +408,7 @@ fn may_enter(conn: &ConnGuard, source: &SourceState, link: AnyLink, half: AnyHal
         && conn.stage() == Stage::Attached
 }
 
-fn enter_sdp(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) -> Option<()> {
+fn enter_sdp(conn: &ConnGuard, source: &mut SourceState, half: ShmHalf<'_>) -> Option<()> {
     let sent = carrier::sent(conn.fd()).ok()?;
     if source.switches == 0 && half.read() > sent {
         proof::refute(conn); // it has read what we never sent
@@ -425,7 +422,7 @@ fn enter_sdp(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) -> O
     Some(())
 }
 
-fn must_leave(conn: &ConnGuard, link: AnyLink, flags: c_int) -> bool {
+fn must_leave(conn: &ConnGuard, link: ShmLink, flags: c_int) -> bool {
     flags & KERNELS_OWN != 0
         || conn.has(Limits::Fallback | Limits::PeerGone)
         || !link.peer().is_open()
@@ -451,7 +448,7 @@ fn reason_to_leave(conn: &Conn, flags: c_int) -> Reason {
 pub(crate) fn leave_sdp(
     conn: &Conn,
     source: &mut SourceState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     reason: Reason,
 ) -> bool {
     if source.lane != Lane::Sdp {
@@ -498,7 +495,7 @@ fn kernel_send(
     conn: &ConnGuard,
     source: &mut SourceState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     buffers: &mut Buffers,
     flags: c_int,
 ) -> Option<Attempt> {
@@ -550,7 +547,7 @@ fn kernel_send(
 fn only_wake_bytes_were_unread(
     conn: &ConnGuard,
     source: &mut SourceState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
 ) -> bool {
     source.switches != 0
         && source.tx.refresh().is_ok()
@@ -571,8 +568,8 @@ pub(super) fn ring_send(
     conn: &ConnGuard,
     source: &mut SourceState,
     row: &Row,
-    link: AnyLink,
-    half: AnyHalf<'_>,
+    link: ShmLink,
+    half: ShmHalf<'_>,
     buffers: &mut Buffers,
     mut first_on_lane: bool,
 ) -> RingSend {
@@ -650,7 +647,7 @@ pub(super) fn ring_send(
         if !matches!(ended, RingSend::Done) {
             source.store(&row.source.words); // the call may go on, with more messages
         }
-        let index = |at: u64| at.wrapping_sub(source.tx.private());
+        let index = |at: u64| at.wrapping_sub(source.tx.origin());
         let (before, after) = (index(tail_before), index(source.tx.cursors().0));
         crate::datapath::reclaim::sent(conn, half.size() as u32, before, after, moved);
     }
@@ -660,7 +657,7 @@ pub(super) fn ring_send(
 /// After a message that went past the slow path: wakes the consumer, which sleeps and has asked for
 /// it with this arm.
 #[inline(always)]
-pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, armed: Armed) {
+pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: ShmLink, armed: Armed) {
     let half = link.half(conn.half_index(Half::Send));
     if armed.how == How::Doorbell {
         half.note_signal(ticks());
@@ -677,7 +674,7 @@ pub(crate) fn ring_sleeper(conn: &Conn, fd: c_int, row: &Row, link: AnyLink, arm
 /// The same for a sleeper that only the carrier can wake: that takes this half's state, which
 /// counts the wake bytes.
 #[cold]
-fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
+fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: ShmLink) {
     let index = conn.half_index(Half::Send);
     match SourceState::load(&row.source.words, link, index) {
         Ok(mut source) => {
@@ -692,7 +689,7 @@ fn ring_sleeper_by_carrier(conn: &Conn, fd: c_int, row: &Row, link: AnyLink) {
 /// consumer may sleep on the carrier without having armed, unless it says that none of its threads
 /// does (O10).
 #[inline]
-fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>, first: bool) {
+fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: ShmHalf<'_>, first: bool) {
     let armed = half.armed(What::Bytes);
     let mut by_carrier = first
         && half.followed() != source.switches
@@ -720,7 +717,7 @@ fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf
 /// would turn its FIN into a reset.
 #[cold]
 #[inline(never)]
-fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
+fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: ShmHalf<'_>) {
     let is_closed = || conn.link().is_none_or(|link| link.peer().intent() == Intent::Closed);
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(conn, half, conn.side(), || {
@@ -732,14 +729,14 @@ fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<
 
 /// The same to find out whether the peer's kernel answers with a reset. One that has come already is left
 /// for the program: a wake byte would take its error.
-fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
+fn probe_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: ShmHalf<'_>) {
     if carrier::tcp_state(fd) == carrier::TCP_CLOSE {
         return;
     }
     let _ = gated(conn, half, conn.side(), || ring_gated(conn, fd, source, half));
 }
 
-fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_>) {
+fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, half: ShmHalf<'_>) {
     if source.switches != half.written() {
         return;
     }
@@ -761,7 +758,7 @@ fn ring_gated(conn: &Conn, fd: c_int, source: &mut SourceState, half: AnyHalf<'_
 /// bytes unread and not moved since the last look, whether that still lives; if not, the half leaves its lane
 /// ([`leave_sdp`]).
 #[inline]
-fn watch_peer(conn: &ConnGuard, source: &SourceState, half: AnyHalf<'_>) {
+fn watch_peer(conn: &ConnGuard, source: &SourceState, half: ShmHalf<'_>) {
     if source.lane != Lane::Sdp {
         return;
     }
@@ -823,7 +820,7 @@ pub(crate) fn everything_was_read(conn: &ConnGuard) -> bool {
 /// reset. It has said that it does, or it was killed beside such a wake byte; a socket that is
 /// ended while its process lives is cut off.
 #[cold]
-fn is_reset_of_wake_bytes(conn: &Conn, source: &SourceState, half: AnyHalf<'_>) -> bool {
+fn is_reset_of_wake_bytes(conn: &Conn, source: &SourceState, half: ShmHalf<'_>) -> bool {
     let Some(link) = conn.link() else { return false };
     let end = link.peer();
     match end.reset_note() {
@@ -853,7 +850,7 @@ pub(crate) fn has_reset(conn: &Conn) -> bool {
 
 /// `test_lane_flip`: changes lanes at pseudo-random calls.
 #[cold]
-fn flip(conn: &ConnGuard, source: &mut SourceState, half: AnyHalf<'_>) {
+fn flip(conn: &ConnGuard, source: &mut SourceState, half: ShmHalf<'_>) {
     if source.lane == Lane::Sdp && process::tunables().next_flip().is_multiple_of(2) {
         leave_sdp(conn, source, half, Reason::TestFlip);
     }

@@ -3,7 +3,7 @@
 //! Called by `api`.
 
 use libc::c_int;
-use sdp_link::{Link, PENDING_MAX, RxCursor, Wakeups};
+use sdp_fabric_shm::link::{PENDING_MAX, ShmHalf};
 use sdp_sys::{
     errno::Errno,
     kernel::{self, zeroed},
@@ -14,7 +14,6 @@ use crate::{
     conn::{
         ConnGuard, Half, carrier,
         iovec::{Buffers, MOST},
-        link::AnyHalf,
     },
     datapath::{
         lane::{Lane, SinkState, Switch},
@@ -208,7 +207,7 @@ pub(crate) fn is_before_mark(conn: &ConnGuard) -> bool {
 }
 
 /// Whether the next byte is in the ring, and the switch that a half on the SDP lane is to follow.
-fn ring_is_next(sink: &SinkState, half: AnyHalf<'_>) -> (bool, Option<Switch>) {
+fn ring_is_next(sink: &SinkState, half: ShmHalf<'_>) -> (bool, Option<Switch>) {
     let mut walk = *sink;
     let switch = walk.pending(half).ok().flatten();
     walk.rx.set_limit(switch.map_or(u64::MAX, |s| s.fabric));

@@ -14,8 +14,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
-use sdp_link::Link;
+use sdp_fabric_shm::{
+    endpoint::{ShmRx, ShmTx},
+    link::ShmLink,
+};
 use sdp_proto::{
     Sink, Source,
     wire::{Body, Message},
@@ -30,7 +32,6 @@ use sdp_shm::{
 use crate::{
     conn::{
         self, Conn, carrier,
-        link::{AnyLink, AnyRx, AnyTx},
         words::{self, SDP_BIT, put},
     },
     datapath::{
@@ -64,7 +65,7 @@ pub(crate) fn handed(words: &[AtomicU64]) {
 
 /// The sending half of a connection, under its lock.
 #[cold]
-pub(crate) fn source_of(conn: &Conn, row: &Row, link: AnyLink, half: usize) -> Result<(), Broken> {
+pub(crate) fn source_of(conn: &Conn, row: &Row, link: ShmLink, half: usize) -> Result<(), Broken> {
     let (words, segment) = (&row.source.words, link.segment());
     // The gate may be in the dead user's hand, and shows the peer nothing half done until all is in order.
     send::gated(conn, link.half(half), conn.side(), || {
@@ -185,7 +186,7 @@ fn rebuild_source(
         lines.log.carrier_sent.store(carrier_sent, Ordering::Release);
     }
     lines.log.lane.store(u32::from(lane == Lane::Sdp), Ordering::Relaxed);
-    let tx = AnyTx::Shm(ShmTx::new(segment, half, tail, head));
+    let tx = ShmTx::new(segment, half, tail, head);
     SourceState { lane, switches, carrier_sent, tx, engine }.store(words);
     Ok(())
 }
@@ -223,7 +224,7 @@ fn is_stream(found: &Message) -> bool {
 }
 
 fn message(walk: &ShmRx, found: Received) -> Result<Message, Broken> {
-    receive::headers(&AnyRx::Shm(*walk), found).map_err(|_| Broken)
+    receive::headers(walk, found).map_err(|_| Broken)
 }
 
 /// Puts the receiving half's words in order; `read` asks the kernel how many bytes were read. The engine as

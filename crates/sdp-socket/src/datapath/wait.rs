@@ -12,7 +12,7 @@ use core::{
 };
 
 use libc::{pollfd, timespec};
-use sdp_link::{EndWords, How, Lane, Link, SwitchLog, TxCursor, Wakeups, What};
+use sdp_fabric_shm::link::{How, Lane, ShmHalf, ShmLink, What};
 use sdp_stats::{Counter, Direction, RowId};
 use sdp_sys::{
     pid::is_single_threaded,
@@ -23,9 +23,7 @@ use sdp_sys::{
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Half, Limits, RowFlag, Waiters, alive, carrier,
-        link::{AnyHalf, AnyLink},
-        publish,
+        self, Conn, ConnGuard, Half, Limits, RowFlag, Waiters, alive, carrier, publish,
         sharing::is_used_by_another,
     },
     datapath::{lane::SourceState, reclaim},
@@ -94,7 +92,7 @@ pub(crate) fn briefly(mut done: impl FnMut() -> bool) -> bool {
     false
 }
 
-fn news(conn: &Conn) -> Option<(AnyLink, u64, u32)> {
+fn news(conn: &Conn) -> Option<(ShmLink, u64, u32)> {
     let link = conn.link()?;
     let row = conn.row()?;
     // Written under the sink's lock by this process; a stale value only causes another look.
@@ -130,7 +128,7 @@ pub(crate) fn leave_alone(conn: &ConnGuard, guard: Pin<&CallGuard>, waits: bool)
 }
 
 #[inline]
-fn is_news(half: AnyHalf<'_>, head: u64, followed: u32) -> bool {
+fn is_news(half: ShmHalf<'_>, head: u64, followed: u32) -> bool {
     half.position(What::Bytes) != head || half.written() != followed
 }
 
@@ -444,12 +442,12 @@ pub(crate) fn for_turn(
 }
 
 /// Ring bytes that must be free before a waiter for room is worth waking.
-fn is_roomy(half: AnyHalf<'_>) -> bool {
+fn is_roomy(half: ShmHalf<'_>) -> bool {
     half.free() >= half.size() / 4
 }
 
 /// Asks the consumer to ring when a quarter of the ring is free. True when it is free already.
-pub(crate) fn arm_for_room(half: AnyHalf<'_>) -> bool {
+pub(crate) fn arm_for_room(half: ShmHalf<'_>) -> bool {
     half.arm(What::Space, How::Doorbell);
     is_roomy(half)
 }
@@ -469,7 +467,7 @@ pub(crate) fn sender_may_go_on(conn: &Conn) -> bool {
 }
 
 /// Whether the reader lets the half leave the SDP lane now, by what the segment says (L2).
-fn may_leave(half: AnyHalf<'_>) -> bool {
+fn may_leave(half: ShmHalf<'_>) -> bool {
     half.may_leave(half.written())
 }
 
@@ -532,7 +530,7 @@ pub(crate) fn sender_may_go_on_or_arm(conn: &Conn) -> bool {
 
 /// A non-blocking sender found the ring full. A reader on another CPU frees a piece in about the
 /// time that a system call takes, which is shorter than sending the piece through the kernel.
-pub(crate) fn briefly_for_room(link: AnyLink, half: AnyHalf<'_>, source: &mut SourceState) -> bool {
+pub(crate) fn briefly_for_room(link: ShmLink, half: ShmHalf<'_>, source: &mut SourceState) -> bool {
     let peer_cpu = link.peer().cpu();
     if spin::needs_this_cpu(peer_cpu) {
         return false;
@@ -680,7 +678,7 @@ pub(crate) const fn crosses_eighth(ring_bytes: u64, from: u64, to: u64) -> bool 
 
 /// After the head was published at `head`, in another eighth of the ring than before: wakes a producer
 /// that waits for room, once a quarter is free.
-pub(crate) fn room_freed(conn: &Conn, half: AnyHalf<'_>, head: u64) {
+pub(crate) fn room_freed(conn: &Conn, half: ShmHalf<'_>, head: u64) {
     let size = half.size();
     if half.position(What::Bytes).wrapping_sub(head) > size - size / 4 {
         return;

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
-use sdp_link::{EndWords, Link, ResetNote};
+use sdp_fabric_shm::link::ResetNote;
 use sdp_proto::Ack;
 use sdp_stats::Reason;
 use sdp_sys::{fd, kernel, pid, section};

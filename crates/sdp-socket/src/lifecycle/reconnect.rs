@@ -10,7 +10,7 @@
 //! epoll sets know it by the old slot, the next connection stays TCP (`reconnected`).
 
 use libc::{c_int, sockaddr, socklen_t};
-use sdp_link::{EndWords, Link, ResetNote};
+use sdp_fabric_shm::link::ResetNote;
 use sdp_stats::Reason;
 use sdp_sys::{memory, section};
 

@@ -36,14 +36,14 @@ use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use sdp_fabric_shm::identity;
-use sdp_link::{EndWords, Intent, Link, PENDING_MAX, ResetNote, RxCursor, Wakeups, What};
+use sdp_fabric_shm::link::{Intent, PENDING_MAX, ResetNote, ShmHalf, What};
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use sdp_shm::family::Row;
 use sdp_stats::{Fabric, Reason, trace::Kind};
 use sdp_sys::{OwnedFd, fd, filter, memory::Zeros, sys, time::monotonic_ns};
 
 use crate::{
-    conn::{Conn, ConnGuard, Half, Holders, Limits, RowFlag, carrier, link::AnyHalf, publish},
+    conn::{Conn, ConnGuard, Half, Holders, Limits, RowFlag, carrier, publish},
     datapath::{
         lane::{Lane, SinkState, Switch},
         leave, receive,
@@ -322,7 +322,7 @@ fn ends_in_reset(conn: &Conn, fd: c_int) -> bool {
 }
 
 /// Everything unread, in stream order; it stays where it is. `None`: no memory, or not everything has come.
-fn copy_out(fd: c_int, sink: &SinkState, half: AnyHalf<'_>) -> Option<Heap> {
+fn copy_out(fd: c_int, sink: &SinkState, half: ShmHalf<'_>) -> Option<Heap> {
     if !carrier::is_over(fd) {
         return None; // who is gone left bytes behind that the kernel is still sending
     }
@@ -386,7 +386,7 @@ fn is_peer_gone(conn: &Conn, fd: c_int) -> bool {
 const TCP_ESTABLISHED: u8 = 1;
 
 /// At most how many bytes lie before the last switch that was not followed yet.
-fn ahead(fd: c_int, sink: &SinkState, half: AnyHalf<'_>) -> Option<u64> {
+fn ahead(fd: c_int, sink: &SinkState, half: ShmHalf<'_>) -> Option<u64> {
     let consumed = sink.consumed(fd).ok()?;
     let mut walk = *sink;
     let mut last = consumed;
@@ -417,7 +417,7 @@ fn hand_over(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
 ) -> Outcome {
     let end = monotonic_ns() + PATIENCE_NS;
     receive::follow_pending(fd, sink, half);
@@ -444,7 +444,7 @@ fn push(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     switch: Switch,
     peer: &OwnedFd,
     end: u64,
@@ -461,7 +461,7 @@ fn push(
     while let Some((message, offset)) = receive::next_payload(&mut walk) {
         let mut offset = offset;
         while all && offset < message.len {
-            let piece = walk.rx.as_shm().piece(message, offset);
+            let piece = walk.rx.piece(message, offset);
             let n = send(peer, piece, end);
             offset = offset.saturating_add(n as u32);
             pushed += n as u64;
@@ -492,7 +492,7 @@ fn collect(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     sent: u64,
     peer: &OwnedFd,
     end: u64,
@@ -524,7 +524,7 @@ fn take_out(
     fd: c_int,
     sink: &mut SinkState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     heap: &mut Heap,
     sent: Option<u64>,
     end: u64,

@@ -18,7 +18,6 @@ use sdp_fabric_shm::{
     rendezvous::{Attachment, Local, PeerHello, Rendezvous, Step},
     segment::MappedSegment,
 };
-use sdp_link::{EndWords, Link};
 use sdp_proto::{
     Local as Setup, Remote, Violation,
     wire::hello::{Address, Names},

@@ -10,11 +10,11 @@
 
 use core::sync::atomic::Ordering;
 
-use sdp_link::{EndWords, Intent, Link, SwitchLog};
+use sdp_fabric_shm::link::{Intent, ShmLink};
 use sdp_sys::section;
 
 use crate::{
-    conn::{Conn, ConnGuard, Holders, Limits, Mask, Stage, link::AnyLink},
+    conn::{Conn, ConnGuard, Holders, Limits, Mask, Stage},
     datapath::{lane::Lane, receive, send},
     process,
     wake::interest,
@@ -31,7 +31,7 @@ pub(crate) fn after_call(conn: &ConnGuard) {
     }
 }
 
-fn has_peer_left(link: AnyLink) -> bool {
+fn has_peer_left(link: ShmLink) -> bool {
     link.peer().intent() == Intent::PassedOn
 }
 

@@ -4,13 +4,13 @@
 use core::pin::pin;
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
-use sdp_link::{How, Lane, Link, Wakeups, What};
+use sdp_fabric_shm::link::{How, Lane, ShmHalf, What};
 use sdp_shm::early;
 use sdp_stats::{Counter, Reason};
 use sdp_sys::{errno::Errno, pid::is_single_threaded, section, time::monotonic_ns};
 
 use crate::{
-    conn::{self, Conn, ConnGuard, Half, Limits, Stage, Waiters, alive, carrier, link::AnyHalf},
+    conn::{self, Conn, ConnGuard, Half, Limits, Stage, Waiters, alive, carrier},
     datapath::{
         lane::{SinkState, consume_wake_bytes},
         receive, reclaim, splice, wait,
@@ -41,7 +41,7 @@ const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 /// Whether a receive call would find something: in the ring at a glance, behind a lane switch by
 /// following it.
-fn is_readable(conn: &Conn, half: AnyHalf<'_>) -> bool {
+fn is_readable(conn: &Conn, half: ShmHalf<'_>) -> bool {
     let Some(view) = view(conn, half) else { return false };
     view.has_bytes()
         || (view.has_switch()
@@ -134,7 +134,7 @@ pub(crate) fn look_or_arm(conn: &Conn) -> Look {
 }
 
 /// As [`is_readable`], without waiting.
-fn glance(conn: &Conn, half: AnyHalf<'_>) -> Look {
+fn glance(conn: &Conn, half: ShmHalf<'_>) -> Look {
     let Some(view) = view(conn, half) else { return Look::Empty };
     if view.has_bytes() {
         return Look::Readable(cursor(conn));
@@ -223,7 +223,7 @@ fn verify_sink(
     conn: &Conn,
     fd: c_int,
     sink: &mut SinkState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
 ) -> Result<(bool, bool), Errno> {
     receive::follow_pending(fd, sink, half);
     if sink.lane == Lane::Sdp {

@@ -6,13 +6,10 @@
 
 use core::sync::atomic::Ordering;
 
-use sdp_link::{How, Lane, Link, SwitchLog, Wakeups, What};
+use sdp_fabric_shm::link::{How, Lane, ShmHalf, ShmLink, What};
 
 use crate::{
-    conn::{
-        Conn, Half, Waiters,
-        link::{AnyHalf, AnyLink},
-    },
+    conn::{Conn, Half, Waiters},
     wake::doorbell,
 };
 
@@ -25,12 +22,12 @@ pub(crate) struct View {
 }
 
 /// The link, and which half of it is received.
-pub(crate) fn inbound(conn: &Conn) -> Option<(AnyLink, usize)> {
+pub(crate) fn inbound(conn: &Conn) -> Option<(ShmLink, usize)> {
     Some((conn.link()?, conn.half_index(Half::Receive)))
 }
 
 /// The receiving half at a glance, without its lock. A stale value only causes another look.
-pub(crate) fn view(conn: &Conn, half: AnyHalf<'_>) -> Option<View> {
+pub(crate) fn view(conn: &Conn, half: ShmHalf<'_>) -> Option<View> {
     let words = &conn.row()?.sink.words;
     let head = words.first()?.load(Ordering::Relaxed);
     let bits = words.get(3)?.load(Ordering::Relaxed);

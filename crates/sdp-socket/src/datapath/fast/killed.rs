@@ -10,8 +10,7 @@
 use core::{cell::Cell, sync::atomic::Ordering};
 use std::vec::Vec;
 
-use sdp_fabric_shm::link::ShmHalf;
-use sdp_link::{Ended, RxCursor, SwitchLog, TxCursor};
+use sdp_fabric_shm::link::{Ended, ShmHalf, ShmLink};
 use sdp_proto::{Outgoing, SinkConfig, SourceConfig};
 use sdp_rdma::{
     fabric::{Gather, ReceiveQueue, Scatter, SendOptions, SendQueue},
@@ -24,7 +23,7 @@ use sdp_shm::{
 
 use super::*;
 use crate::{
-    conn::{link::AnyHalf, words::fuse::killed_after},
+    conn::words::fuse::killed_after,
     datapath::{
         lane::{Lane, SinkState, SourceState},
         receive, takeover,
@@ -124,8 +123,8 @@ impl World {
         &self.rx.row.sink.words
     }
 
-    fn half(&self) -> AnyHalf<'_> {
-        AnyHalf::Shm(ShmHalf::new(self.lines(), RING))
+    fn half(&self) -> ShmHalf<'_> {
+        ShmHalf::new(self.lines(), RING)
     }
 
     fn lines(&self) -> &HalfLines {
@@ -138,11 +137,11 @@ impl World {
     }
 
     fn sending(&self) -> SourceState {
-        SourceState::load(self.source(), AnyLink::on(self.tx.segment, 0), 0).expect("sound")
+        SourceState::load(self.source(), ShmLink::new(self.tx.segment, 0), 0).expect("sound")
     }
 
     fn receiving(&self) -> SinkState {
-        SinkState::load(self.sink(), AnyLink::on(self.rx.segment, 1), 0).expect("sound")
+        SinkState::load(self.sink(), ShmLink::new(self.rx.segment, 1), 0).expect("sound")
     }
 
     fn enter(&self) {
@@ -705,7 +704,7 @@ fn a_hand_over_in_progress_is_not_taken_over() {
     takeover::handing(world.sink());
     assert!(takeover::sink(world.sink(), world.rx.segment, 0, || Some(0)).is_err());
     assert!(
-        SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err(),
+        SinkState::load(world.sink(), ShmLink::new(world.rx.segment, 1), 0).is_err(),
         "for family members, too"
     );
     world.clear();
@@ -733,7 +732,7 @@ fn what_does_not_add_up_is_refused() {
         world.send(Path::Fast, 100);
         spoil();
         takeover::source(world.source(), world.tx.segment, 0, || Some(CARRIER)).is_err()
-            && SourceState::load(world.source(), AnyLink::on(world.tx.segment, 0), 0).is_err()
+            && SourceState::load(world.source(), ShmLink::new(world.tx.segment, 0), 0).is_err()
     };
     assert!(!refused(&|| {}));
     assert!(refused(&|| tail.store(8, Ordering::Relaxed)), "alignment");
@@ -750,7 +749,7 @@ fn what_does_not_add_up_is_refused() {
         assert_eq!(world.receive(Path::Fast, 120).len(), 120);
         spoil();
         takeover::sink(world.sink(), world.rx.segment, 0, || Some(CARRIER)).is_err()
-            && SinkState::load(world.sink(), AnyLink::on(world.rx.segment, 1), 0).is_err()
+            && SinkState::load(world.sink(), ShmLink::new(world.rx.segment, 1), 0).is_err()
     };
     assert!(!refused(&|| {}));
     let head = &world.lines().consumer.head;

@@ -19,10 +19,7 @@
 use core::{cell::Cell, sync::atomic::Ordering};
 use std::{format, string::String, vec, vec::Vec};
 
-use sdp_fabric_shm::{
-    endpoint::{ShmRx, ShmTx},
-    link::ShmHalf,
-};
+use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 use sdp_model::{Model, Size, Step, fails, holds, size};
 use sdp_proto::{Ack, SinkConfig, SourceConfig, wire::Message};
 use sdp_rdma::{
@@ -352,7 +349,7 @@ struct At<'a> {
     s: S,
     /// The half's words as they are, and by the seam.
     lines: &'a HalfLines,
-    half: AnyHalf<'a>,
+    half: ShmHalf<'a>,
 }
 
 impl Lanes {
@@ -427,7 +424,7 @@ impl Lanes {
 
     fn at(&self, s: &S) -> At<'_> {
         let lines = self.segment.half(0);
-        let half = AnyHalf::Shm(ShmHalf::new(lines, RING));
+        let half = ShmHalf::new(lines, RING);
         let at = At { m: self, s: s.clone(), lines, half };
         at.restore();
         at
@@ -518,7 +515,7 @@ impl At<'_> {
             lane: if s.p_sdp { Lane::Sdp } else { Lane::Kernel },
             switches: s.switches,
             carrier_sent: s.carrier_sent,
-            tx: AnyTx::Shm(ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head)),
+            tx: ShmTx::new(self.m.segment, 0, s.p_tail, s.p_head),
             engine: {
                 let mut engine = Source::new(&SourceConfig::implicit(1024));
                 engine.recover_at(s.p_mseq, s.p_mseq.into());
@@ -564,7 +561,7 @@ impl At<'_> {
             is_counted: true,
             current_len: 0,
             current_offset: 0,
-            rx: AnyRx::Shm(ShmRx::new(self.m.segment, 0, s.scan, s.head)),
+            rx: ShmRx::new(self.m.segment, 0, s.scan, s.head),
             engine: {
                 let mut engine = Sink::new(&SinkConfig::implicit(1024));
                 engine.recover_at(s.c_mseq, s.c_mseq.into());

@@ -1,6 +1,6 @@
 //! Looks at the stream without taking bytes: MSG_PEEK, and how many bytes lie ahead.
 
-use sdp_link::RxCursor;
+use sdp_fabric_shm::{endpoint::ShmRx, link::ShmHalf};
 use sdp_proto::{Violation, wire::Message};
 use sdp_rdma::fabric::{ReceiveQueue, Received};
 
@@ -9,7 +9,6 @@ use crate::{
     conn::{
         ConnGuard, carrier,
         iovec::{Buffers, Landing},
-        link::{AnyHalf, AnyRx},
     },
     datapath::lane::{Broken, Lane, SinkState, Switch},
     wake::arming,
@@ -40,7 +39,7 @@ pub(super) fn peek_ring(walk: &mut SinkState, mut buffers: Buffers, wish: Wish) 
 pub(super) fn peek_behind_carrier(
     conn: &ConnGuard,
     sink: &SinkState,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     buffers: &Buffers,
     seen: usize,
     wish: Wish,
@@ -100,12 +99,12 @@ pub(crate) fn consume_before(conn: &ConnGuard, sink: &mut SinkState, switch: Swi
 /// A message's headers, for calls that only look. One copy of this code, because none of them is in
 /// a hurry.
 #[inline(never)]
-pub(crate) fn headers(rx: &AnyRx, message: Received) -> Result<Message, Violation> {
+pub(crate) fn headers(rx: &ShmRx, message: Received) -> Result<Message, Violation> {
     Message::read(message.len, |first| rx.copy_header(message, first))
 }
 
 /// The next message with payload and where that begins or goes on, for a copy of the state that only
-/// looks ([`AnyRx::onlooker`]). Nothing is seen behind a message that makes no
+/// looks ([`ShmRx::onlooker`]). Nothing is seen behind a message that makes no
 /// sense: the call that takes that one finds the connection broken.
 pub(crate) fn next_payload(walk: &mut SinkState) -> Option<(Received, u32)> {
     if let Some(message) = walk.current() {

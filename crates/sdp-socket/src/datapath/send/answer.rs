@@ -4,13 +4,12 @@
 //! An answer is sent at once by the call that took the peer's message, once it holds no lock;
 //! where that cannot be, by the next call that receives or sends on the lane.
 
-use sdp_link::TxCursor;
 use sdp_proto::{Ack, Exchange, Outgoing};
 use sdp_rdma::fabric::{Gather, PostError, SendOptions, SendQueue};
 use sdp_sys::errno::Errno;
 
 use super::{
-    AnyHalf, Conn, ConnGuard, Direction, Lane, Limits, Ordering, RingSend, Row, SourceState,
+    Conn, ConnGuard, Direction, Lane, Limits, Ordering, RingSend, Row, ShmHalf, SourceState,
     WorkId, enter_sdp, gated, may_enter, publish, reason_to_leave, reset, wait, wake_sleepers,
     with_source,
 };
@@ -55,7 +54,7 @@ pub(super) fn flush(
     conn: &ConnGuard,
     source: &mut SourceState,
     row: &Row,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     first: &mut bool,
 ) -> Result<(), RingSend> {
     let exchange: &dyn Exchange = &RowExchange(row);

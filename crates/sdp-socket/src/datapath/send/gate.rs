@@ -2,10 +2,10 @@
 
 use libc::c_int;
 use sdp_fabric_shm::identity::{self, Presence};
-use sdp_link::{Holder, SwitchLog};
+use sdp_fabric_shm::link::{Holder, ShmHalf};
 use sdp_sys::time::monotonic_ns;
 
-use crate::conn::{self, Conn, Limits, carrier, link::AnyHalf};
+use crate::conn::{self, Conn, Limits, carrier};
 
 /// How long the gate of a half may be held against us before the peer counts as hostile. More than a
 /// hand-over takes at most, which holds it throughout.
@@ -20,7 +20,7 @@ const GATE_LOOK_NS: u64 = 10_000_000;
 /// end's lock of the half.
 pub(crate) fn gated<R>(
     conn: &Conn,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     side: usize,
     body: impl FnOnce() -> R,
 ) -> Option<R> {
@@ -29,7 +29,7 @@ pub(crate) fn gated<R>(
 
 /// Takes the gate of a half, which the caller gives back. False: the peer kept it too long. The caller
 /// holds this end's lock of the half.
-pub(crate) fn take_gate(conn: &Conn, half: AnyHalf<'_>, side: usize) -> bool {
+pub(crate) fn take_gate(conn: &Conn, half: ShmHalf<'_>, side: usize) -> bool {
     half.try_gate(side).is_ok() || gate_contended(conn, None, half, side)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn take_gate(conn: &Conn, half: AnyHalf<'_>, side: usize) -> bool {
 pub(crate) fn gated_at<R>(
     conn: &Conn,
     fd: Option<c_int>,
-    half: AnyHalf<'_>,
+    half: ShmHalf<'_>,
     side: usize,
     body: impl FnOnce() -> R,
 ) -> Option<R> {
@@ -51,7 +51,7 @@ pub(crate) fn gated_at<R>(
 }
 
 #[cold]
-fn gate_contended(conn: &Conn, fd: Option<c_int>, half: AnyHalf<'_>, side: usize) -> bool {
+fn gate_contended(conn: &Conn, fd: Option<c_int>, half: ShmHalf<'_>, side: usize) -> bool {
     let start = monotonic_ns();
     let mut looked = start;
     loop {

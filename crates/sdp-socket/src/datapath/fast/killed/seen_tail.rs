@@ -72,7 +72,7 @@ fn a_stream_with_ordinary_calls_in_it_is_not_left_alone() {
     (0..20).for_each(|_| world.send(Path::Fast, 64));
     conn.one_way.store(1000, Ordering::Relaxed);
     let InUse { segment, row, .. } = world.rx;
-    let link = AnyLink::on(segment, 1);
+    let link = ShmLink::new(segment, 1);
     let slowly = || receive::with_sink_of(conn, link, row, |_, _, _, _| Ok(())).unwrap();
     slowly();
     assert!(comes_back_later(&world), "that is the trap");

@@ -85,7 +85,7 @@ impl Twin {
     /// How many of the bytes went.
     fn send(&mut self, bytes: &[u8]) -> usize {
         let InUse { conn, row, segment, .. } = self.world.tx;
-        let link = AnyLink::on(segment, 0);
+        let link = ShmLink::new(segment, 0);
         let fd = self.carriers[0].as_raw_fd();
         // Keeps the sender from looking whether the reader lives.
         let now = sdp_sys::time::ticks();
@@ -136,12 +136,12 @@ impl Twin {
             }
         }
         let InUse { conn, row, segment, .. } = self.world.rx;
-        let link = AnyLink::on(segment, 1);
+        let link = ShmLink::new(segment, 1);
         let held = self.held(Half::Receive);
         let mut rest = std::vec![0; wanted - got.len()];
         let mut n = 0;
         Self::buffers(rest.as_ptr(), rest.len(), |buffers| {
-            let read = |sink: &mut SinkState, row: &_, _, half: AnyHalf<'_>| {
+            let read = |sink: &mut SinkState, row: &_, _, half: ShmHalf<'_>| {
                 let switch = sink.pending(half).expect("sound");
                 sink.rx.set_limit(switch.map_or(u64::MAX, |switch| switch.fabric));
                 if sink.lane != Lane::Sdp {

@@ -436,7 +436,7 @@ impl At<'_> {
         } else if self.lines.log.gate.load(Ordering::Relaxed) == CONSUMER {
             self.gate(0);
         }
-        let sink = SinkState::load(&words.0, AnyLink::on(self.m.segment, 1), 0)
+        let sink = SinkState::load(&words.0, ShmLink::new(self.m.segment, 1), 0)
             .map_err(|Broken| "a next owner finds its words broken".to_owned())?;
         self.s.c_words = words.values();
         self.put_sink(&sink);

@@ -169,7 +169,7 @@ impl At<'_> {
         if self.lines.log.gate.load(Ordering::Relaxed) == PRODUCER {
             self.gate(0);
         }
-        let source = SourceState::load(&words.0, AnyLink::on(self.m.segment, 0), 0)
+        let source = SourceState::load(&words.0, ShmLink::new(self.m.segment, 0), 0)
             .map_err(|Broken| "a next owner finds its words broken".to_owned())?;
         self.s.p_words = words.values();
         self.put_source(&source);
