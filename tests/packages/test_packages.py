@@ -279,3 +279,18 @@ def test_completions_know_every_option(files):
                     assert any(o.startswith(f"--{option['long']}") for o in offered), (words, option, offered)
                     zsh_offers = by_zsh[" ".join(words)]
                     assert f"--{option['long']}" in zsh_offers, (words, option, zsh_offers)
+
+
+def test_the_nfs_service_is_what_systemd_takes(files):
+    """No word of the unit is unknown, and its settings say what is missing."""
+    unit = files / "usr/lib/systemd/system/sdp-nfs-gateway.service"
+    text = unit.read_text(encoding="utf-8")
+    assert "\nDynamicUser=yes\n" in text and "\nLimitMEMLOCK=infinity\n" in text
+    program, rest = re.search(r"^ExecStart=(\S+) (.*)$", text, re.MULTILINE).groups()
+    assert (files / program[1:]).exists() and rest == "nfs gateway $OPTIONS"
+    settings = files / re.search(r"^EnvironmentFile=/(.*)$", text, re.MULTILINE)[1]
+    assert "OPTIONS=" in settings.read_text(encoding="utf-8")
+    if shutil.which("systemd-analyze"):
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        wrong = [line for line in done.stderr.splitlines() if "Unknown" in line or "Failed to parse" in line or "nvalid" in line]
+        assert not wrong, wrong

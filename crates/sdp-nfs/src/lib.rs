@@ -9,6 +9,7 @@ pub mod client;
 pub mod control;
 pub mod counts;
 pub mod gateway;
+pub mod notify;
 pub mod null;
 pub mod poll;
 pub mod pool;

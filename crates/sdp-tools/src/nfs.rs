@@ -13,7 +13,7 @@ use sdp_nfs::{
     allow::Network,
     control,
     gateway::{self, Gateway, Settings},
-    poll,
+    notify, poll,
 };
 use serde_json::{Value, json};
 
@@ -123,6 +123,9 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
         eprintln!("sdp nfs gateway: no socket for `sdp nfs stat`: {e}");
     }
     crate::print(&format!("listens on {listen} for the server {server}\n"));
+    if let Err(e) = notify::tell(notify::READY) {
+        eprintln!("sdp nfs gateway: NOTIFY_SOCKET: {e}");
+    }
     let served = gateway.run();
     let mut out = String::new();
     let counts = gateway.counts();

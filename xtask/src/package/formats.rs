@@ -16,7 +16,8 @@ pub(crate) enum Made {
 }
 
 /// Files of which an administrator's version is kept.
-const SETTINGS: [&str; 2] = ["etc/libsdp.conf", "etc/logrotate.d/libsdp"];
+const SETTINGS: [&str; 3] =
+    ["etc/libsdp.conf", "etc/logrotate.d/libsdp", "etc/sdp-nfs-gateway.conf"];
 
 const MAINTAINER: &str = "Sockets Direct developers <sdp@localhost>";
 

@@ -265,6 +265,10 @@ fn tree(release: &Release, places: &Places, work: &Path) -> Result<Tree, String>
     }
     let plain = |text: String| Content::File(text.into_bytes(), 0o644);
     tree.insert("etc/libsdp.conf".into(), plain(source("libsdp.conf")?));
+    tree.insert("etc/sdp-nfs-gateway.conf".into(), plain(source("sdp-nfs-gateway.conf")?));
+    let unit = "sdp-nfs-gateway.service";
+    let text = source(&format!("systemd/{unit}"))?;
+    tree.insert(format!("usr/lib/systemd/system/{unit}"), plain(text));
     tree.insert("usr/include/sdp.h".into(), plain(source("sdp.h")?));
     tree.insert("etc/logrotate.d/libsdp".into(), plain(source("logrotate")?));
     for (page, roff) in manual::pages(release)? {
