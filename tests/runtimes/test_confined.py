@@ -164,7 +164,7 @@ def test_later(place, what):
 
 
 def test_later_unmapped(place):
-    """Users that this namespace has no names for prove nothing."""
+    """A process whose own user this namespace has no name for proves nothing."""
     outcome = both(place, "later", "newuser")
     assert outcome.report.sdp_bytes == 0, outcome.describe()
     assert outcome.report.count("reasons", "uid-unmapped") > 0, outcome.describe()

@@ -83,6 +83,20 @@ def test_yama(ladder, machine):
         assert grades(judge(ladder, machine), "yama") == [grade]
 
 
+def test_directory_of_containers(ladder, machine):
+    """Sticky where others may write; who may see first numbers."""
+    assert grades(judge(ladder, machine), "containers") == ["ok"], "there is none, and none is wanted"
+    folder = machine.root / "run/sdp"
+    folder.mkdir(parents=True)
+    for mode, grade in ((0o1733, "ok"), (0o755, "ok"), (0o777, "slow"), (0o733, "slow")):
+        folder.chmod(mode)
+        found = judge(ladder, machine, code=0 if grade == "ok" else 1)
+        assert grades(found, "containers") == [grade], found["containers"]
+    folder.chmod(0o1733)
+    machine("proc/sys/net/core/tstamp_allow_data", "0\n")
+    assert "tstamp_allow_data" in judge(ladder, machine, code=1)["containers"][0]["what"]
+
+
 def test_an_old_kernel(ladder, machine):
     """Without pidfd_getfd."""
     machine("proc/sys/kernel/osrelease", "5.4.0-150-generic\n")

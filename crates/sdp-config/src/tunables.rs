@@ -69,6 +69,52 @@ impl Fabrics {
     }
 }
 
+/// Longest path of a directory.
+pub const MAX_DIRECTORY: usize = 64;
+
+/// The absolute path of a directory, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Directory {
+    bytes: [u8; MAX_DIRECTORY],
+    len: u8,
+}
+
+impl Directory {
+    /// No directory.
+    pub const NONE: Self = Self { bytes: [0; MAX_DIRECTORY], len: 0 };
+    /// `/run/sdp`
+    const DEFAULT: Self = {
+        let mut directory = Self::NONE;
+        let (head, _) = directory.bytes.split_at_mut(DEFAULT_DIRECTORY.len());
+        head.copy_from_slice(DEFAULT_DIRECTORY);
+        directory.len = DEFAULT_DIRECTORY.len() as u8;
+        directory
+    };
+
+    /// The path; empty where there is none.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    /// From text.
+    fn parse(value: &[u8]) -> Option<Self> {
+        if value == b"none" {
+            return Some(Self::NONE);
+        }
+        let is_path = value.starts_with(b"/") && !value.ends_with(b"/");
+        // What separates the parts of a rule, of an environment and of a tool's request.
+        let is_plain = value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b';');
+        if !is_path || !is_plain || value.len() > MAX_DIRECTORY {
+            return None;
+        }
+        let mut directory = Self { len: value.len() as u8, ..Self::NONE };
+        directory.bytes.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
+        Some(directory)
+    }
+}
+
+const DEFAULT_DIRECTORY: &[u8] = b"/run/sdp";
+
 /// Smallest zero-copy threshold: a page.
 pub const MIN_ZCOPY: u32 = 4096;
 /// Largest zero-copy threshold.
@@ -109,6 +155,8 @@ pub struct Tunables {
     pub give_back: u32,
     /// `keep_segments`: 1 = segments of connections that have ended are used again, 0 = not.
     pub keep_segments: u32,
+    /// `rendezvous_dir`: an absolute path of at most [`MAX_DIRECTORY`] bytes, or `none`.
+    pub rendezvous_dir: Directory,
 }
 
 /// Why a value was not taken.
@@ -136,7 +184,7 @@ pub struct Key {
 }
 
 /// Every tunable.
-pub static KEYS: [Key; 12] = [
+pub static KEYS: [Key; 13] = [
     Key {
         name: "sdp_zcopy_thresh",
         env: "SDP_ZCOPY_THRESH",
@@ -221,6 +269,13 @@ pub static KEYS: [Key; 12] = [
         range: "0 (no), 1 (yes)",
         meaning: "whether two processes use segments of connections that have ended again",
     },
+    Key {
+        name: "rendezvous_dir",
+        env: "SDP_RENDEZVOUS_DIR",
+        default: "/run/sdp",
+        range: "an absolute path of at most 64 bytes, or none",
+        meaning: "directory in which connections between containers meet, if it is there",
+    },
 ];
 
 impl Tunables {
@@ -238,6 +293,7 @@ impl Tunables {
         fabrics: Fabrics([Some(FabricName::Shm), Some(FabricName::Verbs)]),
         give_back: 60,
         keep_segments: 1,
+        rendezvous_dir: Directory::DEFAULT,
     };
 
     /// Sets the tunable `key` (as in the rule file) from text.
@@ -295,6 +351,11 @@ impl Tunables {
                         word(fabric(second));
                     }
                 };
+            }
+            "rendezvous_dir" => {
+                let path = self.rendezvous_dir.as_bytes();
+                let shown: &[u8] = if path.is_empty() { b"none" } else { path };
+                return shown.iter().copied().for_each(out);
             }
             "sdp_debug_level" => self.debug_level,
             "sdp_data_debug_level" => self.data_debug_level,
@@ -364,6 +425,7 @@ impl Tunables {
             "fabrics" => self.fabrics = parse_fabrics(value)?,
             "give_back" => self.give_back = number(0, MAX_GIVE_BACK_S)?,
             "keep_segments" => self.keep_segments = number(0, 1)?,
+            "rendezvous_dir" => self.rendezvous_dir = Directory::parse(value)?,
             _ => return None,
         }
         Some(())
@@ -423,6 +485,8 @@ mod tests {
             ("promote_bytes", "4294967295"),
             ("sdp_debug_level", "9"),
             ("give_back", "10"),
+            ("rendezvous_dir", "none"),
+            ("rendezvous_dir", "/run/sdp/team-a"),
         ]);
         for (name, value) in all {
             let mut t = Tunables::DEFAULT;
@@ -454,6 +518,15 @@ mod tests {
             ("fabrics", ""),
             ("give_back", "86401"),
             ("keep_segments", "2"),
+            ("rendezvous_dir", ""),
+            ("rendezvous_dir", "run/sdp"),
+            ("rendezvous_dir", "/run/sdp/"),
+            ("rendezvous_dir", "/run/s d p"),
+            ("rendezvous_dir", "/run;sdp"),
+            (
+                "rendezvous_dir",
+                "/1/3456789012345678901234567890123456789012345678901234567890/2345",
+            ),
         ] {
             let mut t = Tunables::DEFAULT;
             let result = t.set(key.as_bytes(), value.as_bytes());

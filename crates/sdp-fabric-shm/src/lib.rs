@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod across;
 pub mod budget;
 pub mod diag_client;
 pub mod endpoint;
@@ -13,9 +14,9 @@ pub mod identity;
 pub mod link;
 pub mod name;
 pub mod packet;
+pub mod party;
 pub mod peer;
 pub mod pool;
-pub mod procnet;
 pub mod refusal;
 pub mod rendezvous;
 pub mod segment;

@@ -79,6 +79,8 @@ pub enum RejectCode {
     Version = 2,
     /// No memory or descriptors.
     Resources = 3,
+    /// Not yet: one of the ends does not know enough of the stream.
+    Later = 4,
 }
 
 impl From<Refusal> for RejectCode {

@@ -27,6 +27,7 @@ use sdp_sys::{
 
 use crate::{
     identity::PeerSocket,
+    party,
     refusal::Refusal,
     rendezvous::PeerInfo,
     segment::{self, Mapped},
@@ -72,6 +73,9 @@ struct Key {
     pid: i32,
     uid: u32,
     nonce: u64,
+    /// The kernel's number of the process, where it gave a descriptor of it and numbers processes; else 0. Ids of
+    /// processes in other namespaces are all 0.
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -85,18 +89,26 @@ struct Entry {
     page: Option<Mapped>,
     /// The directory of its descriptors.
     files: Option<Hidden>,
+    /// A pidfd of it, if it has no id here or was met across network namespaces: readable when it has ended.
+    life: Option<Hidden>,
 }
 
 impl Entry {
     const EMPTY: Self = Self {
-        key: Key { pid: 0, uid: 0, nonce: 0 },
+        key: Key { pid: 0, uid: 0, nonce: 0, number: 0 },
         users: 0,
         generation: 0,
         doorbell: None,
         is_door: false,
         page: None,
         files: None,
+        life: None,
     };
+
+    /// Its descriptors.
+    const fn descriptors(&mut self) -> [&mut Option<Hidden>; 3] {
+        [&mut self.doorbell, &mut self.files, &mut self.life]
+    }
 }
 
 /// A peer's eventfd, or its foreign doorbell for our user; `None` when it is something else.
@@ -254,7 +266,8 @@ impl PeerTable {
     pub fn attach(&self, mut info: PeerInfo) -> Result<PeerId, Refusal> {
         // Closing is left to the end of `info`, after the lock: the last close of a descriptor from
         // elsewhere may take time.
-        let key = Key { pid: info.pid, uid: info.uid, nonce: info.nonce };
+        let number = info.life.as_ref().and_then(|life| party::number_of(life.raw())).unwrap_or(0);
+        let key = Key { pid: info.pid, uid: info.uid, nonce: info.nonce, number };
         // Once per peer, whatever the answer, and not under the lock.
         let process = info.process.take().filter(|_| !self.knows(key));
         let files = process.as_ref().and_then(procfs::descriptors_of);
@@ -284,7 +297,7 @@ impl PeerTable {
         if lacks_page && let Some(file) = &info.doorbell_page {
             entry.page = Some(segment::map_doorbell_page(file.raw())?);
         }
-        let mut fresh = [None; 2];
+        let mut fresh = [None; 3];
         if entry.users == 0 || entry.doorbell.is_none() {
             entry.is_door = !info.trusted;
             entry.doorbell =
@@ -296,6 +309,10 @@ impl PeerTable {
         {
             entry.files = Hidden::new(files, min).ok();
             fresh[1] = entry.files.as_ref().map(Hidden::raw);
+        }
+        if entry.life.is_none() {
+            entry.life = info.life.take().and_then(|life| Hidden::new(life, 0).ok());
+            fresh[2] = entry.life.as_ref().map(Hidden::raw);
         }
         entry.key = key;
         entry.users = entry.users.saturating_add(1);
@@ -317,7 +334,7 @@ impl PeerTable {
     fn lose(&self, id: PeerId, fd: i32) {
         let mut guard = self.lock();
         let Some(entry) = guard.entry(id) else { return };
-        for file in [&mut entry.doorbell, &mut entry.files] {
+        for file in entry.descriptors() {
             if let Some(lost) = file.take_if(|file| file.raw() == fd) {
                 core::mem::forget(lost);
             }
@@ -358,12 +375,11 @@ impl PeerTable {
             return;
         }
         entry.generation = entry.generation.wrapping_add(1);
-        let (doorbell, page, files) =
-            (entry.doorbell.take(), entry.page.take(), entry.files.take());
+        let page = entry.page.take();
+        let descriptors = entry.descriptors().map(Option::take);
         let numbers = guard.entries().numbers;
         drop(guard);
-        give_up(doorbell, numbers);
-        give_up(files, numbers);
+        descriptors.into_iter().for_each(|descriptor| give_up(descriptor, numbers));
         if let Some(page) = page {
             // SAFETY: its users promised not to use it any more, and the entry no longer names it.
             unsafe { page.unmap() };
@@ -429,7 +445,7 @@ impl PeerTable {
         let used = entries.list.get_mut(..entries.high).unwrap_or(&mut []);
         let found = used.iter_mut().enumerate().find_map(|(index, entry)| {
             let generation = entry.generation;
-            let mut files = [&mut entry.doorbell, &mut entry.files].into_iter();
+            let mut files = entry.descriptors().into_iter();
             let file = files.find(|file| file.as_ref().is_some_and(|file| file.raw() == from))?;
             Some((PeerId { index: index as u16, generation }, file))
         });
@@ -451,7 +467,8 @@ impl PeerTable {
         let mut guard = self.lock();
         let entries = guard.entries();
         let used = entries.list.get(..entries.high).unwrap_or(&[]);
-        let mut files = used.iter().flat_map(|entry| [&entry.doorbell, &entry.files]).flatten();
+        let mut files =
+            used.iter().flat_map(|entry| [&entry.doorbell, &entry.files, &entry.life]).flatten();
         files.any(|file| file.raw() == fd)
     }
 
@@ -478,6 +495,15 @@ impl PeerTable {
         entry.files.as_ref().is_none_or(|files| files.stat().is_some_and(|stat| stat.size != 0))
     }
 
+    /// Whether a peer process has ended, by the descriptor that its meeting brought; in whatever
+    /// namespace it is. `None`: there is none. `within_ms`: how long it may take, for a process that
+    /// is being torn down.
+    pub fn has_ended(&self, id: PeerId, within_ms: u32) -> Option<bool> {
+        let _in_use = InUse::begin();
+        let life = self.lock().entry(id)?.life.as_ref().filter(|life| life.is_ours())?.raw();
+        Some(sys_pid::ends_within(life, within_ms))
+    }
+
     /// Whether a peer process holds that socket as its descriptor `number`, by the kernel's word, and the socket is of
     /// the user that the process had when it was met.
     pub fn holds(&self, id: PeerId, number: u32, socket: &PeerSocket) -> bool {
@@ -496,7 +522,8 @@ impl PeerTable {
     pub fn for_each_descriptor(&self, mut f: impl FnMut(i32)) {
         let mut guard = self.lock();
         for entry in &guard.entries().list {
-            [&entry.doorbell, &entry.files].into_iter().flatten().for_each(|file| f(file.raw()));
+            let files = [&entry.doorbell, &entry.files, &entry.life];
+            files.into_iter().flatten().for_each(|file| f(file.raw()));
         }
     }
 }

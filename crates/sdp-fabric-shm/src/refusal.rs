@@ -33,6 +33,8 @@ pub enum Refusal {
     Version,
     /// A connection to itself: one socket is both ends.
     SelfConnection,
+    /// In the directory for ends in other network namespaces no name can be made or found.
+    NoMeetingPlace,
 }
 
 impl Refusal {
@@ -52,6 +54,7 @@ impl Refusal {
             Self::Untrusted => "untrusted",
             Self::Version => "version",
             Self::SelfConnection => "self-connection",
+            Self::NoMeetingPlace => "no-meeting-place",
         }
     }
 

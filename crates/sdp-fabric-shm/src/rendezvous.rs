@@ -19,8 +19,7 @@
 //! handle = the carrier's other end?
 //! ```
 //!
-//! *Uid passes*: SO_PEERCRED names the user that owns the carrier's other end, or root, and that
-//! user is mapped here. *Handle*: an O_PATH descriptor of the sender's carrier; its inode must be
+//! *Uid passes*: SO_PEERCRED names the user that owns the carrier's other end, or root. *Handle*: an O_PATH descriptor of the sender's carrier; its inode must be
 //! the one that sock_diag shows for the other end. So a process that merely takes the name, or
 //! holds an old handle, gets nothing but a delay.
 //!
@@ -43,10 +42,12 @@ use sdp_sys::{
 };
 
 use crate::{
+    across::Across,
     budget,
     identity::{self, DiagError, Examined, PeerSocket, Tuple},
     name::Name,
     packet::{self, Body, HELLO_ACK_LEN, HELLO_LEN, RejectCode, Sender},
+    party::Party,
     refusal::Refusal,
     segment::{self, MappedSegment},
 };
@@ -89,7 +90,9 @@ pub struct Local<'a> {
     /// This process's doorbell page file, −1 for none.
     pub doorbell_page_fd: i32,
     /// The foreign doorbell for another user's processes; `None`: they get none.
-    pub foreign_doorbell: fn(uid: u32) -> Option<ForeignDoorbell>,
+    pub foreign_doorbell: fn(Party) -> Option<ForeignDoorbell>,
+    /// What stands for the addresses of an end in another network namespace; `None`: both are here.
+    pub across: Option<Across>,
     /// This end's place in each doorbell page.
     pub slot: u32,
     /// This process's identity: random, new after fork and exec.
@@ -121,6 +124,8 @@ pub struct PeerInfo {
     /// Whether that is our own effective user: doorbell and doorbell page are those of the whole
     /// process, else a doorbell and its page, both ways.
     pub trusted: bool,
+    /// Whose doorbell it rings, if it is not trusted.
+    pub party: Party,
     /// The identity it claims; meaningful only together with pid and uid.
     pub nonce: u64,
     /// The place it claims in its doorbell page; not checked.
@@ -132,6 +137,8 @@ pub struct PeerInfo {
     pub doorbell_page: Option<OwnedFd>,
     /// A pidfd of the process with that id, if it is trusted and the kernel gives one.
     pub process: Option<OwnedFd>,
+    /// The same of a process that has no id here, or met across network namespaces.
+    pub life: Option<OwnedFd>,
 }
 
 /// The other end's message; hostile bytes.
@@ -198,6 +205,9 @@ enum State {
         segment: Draft,
         gave_doorbell: bool,
     },
+    /// [`Self::Offering`] and [`Self::Joining`] at a name in a directory.
+    Published(across::Published),
+    Asking(across::Asking),
 }
 
 /// The connection's two sockets, as the kernel reported them when this attempt began. They stay
@@ -221,13 +231,13 @@ impl Rendezvous {
 
     /// Whether it is listening for the other end.
     pub const fn is_offering(&self) -> bool {
-        matches!(self.state, State::Offering { .. })
+        matches!(self.state, State::Offering { .. } | State::Published(_))
     }
 
     /// Whether it has sent its packet to the other end, whose user passed, and waits for the
     /// answer.
     pub const fn is_joining(&self) -> bool {
-        matches!(self.state, State::Joining { .. })
+        matches!(self.state, State::Joining { .. } | State::Asking(_))
     }
 
     /// The descriptor that becomes readable when the other end has moved and a step will get
@@ -239,6 +249,8 @@ impl Rendezvous {
                 socket.raw()
             }
             State::Offering { listener, .. } => listener.raw(),
+            State::Published(offer) => offer.expects(),
+            State::Asking(asking) => asking.socket.raw(),
         }
     }
 
@@ -251,6 +263,8 @@ impl Rendezvous {
             }
             State::Offering { listener, .. } => [listener.raw(), -1],
             State::Joining { socket, .. } => [socket.raw(), -1],
+            State::Published(offer) => offer.descriptors(),
+            State::Asking(asking) => [asking.socket.raw(), -1],
         }
     }
 
@@ -265,6 +279,8 @@ impl Rendezvous {
                 }
             }
             State::Joining { socket, .. } => socket.move_up(min),
+            State::Published(offer) => offer.move_up(min),
+            State::Asking(asking) => asking.socket.move_up(min),
         }
     }
 
@@ -272,7 +288,12 @@ impl Rendezvous {
     /// have come by now count, as in [`Rendezvous::step`]; later ones are refused, so that it does
     /// not take itself for attached. [`Step::Pending`]: nothing came of it; the object is idle.
     pub fn last_step(&mut self, local: &Local<'_>) -> Step {
-        if let State::Joining { socket, .. } = &self.state
+        let asked = match &self.state {
+            State::Joining { socket, .. } => Some(socket),
+            State::Asking(asking) => Some(&asking.socket),
+            _ => None,
+        };
+        if let Some(socket) = asked
             && socket.is_ours()
         {
             let _ = unix::shut_down(socket.raw());
@@ -300,9 +321,12 @@ impl Rendezvous {
     /// In a fork child: closes its copies. The parent's rendezvous goes on. Not for a child that
     /// shares our memory.
     pub fn abandon_in_child(&mut self) {
-        // The segment is the parent's.
-        if let State::Joining { segment, .. } = &mut self.state {
-            segment.sent_side = None;
+        // The segment is the parent's, and so is the name.
+        match &mut self.state {
+            State::Joining { segment, .. } => segment.sent_side = None,
+            State::Asking(asking) => asking.segment.sent_side = None,
+            State::Published(offer) => offer.is_ours = false,
+            State::Idle | State::Offering { .. } => {}
         }
         // The count of offers is a copy like the descriptors, so giving back is right here too.
         self.abandon();
@@ -311,6 +335,9 @@ impl Rendezvous {
     /// Goes as far as possible without waiting: at most some 30 system calls.
     pub fn step(&mut self, local: &Local<'_>) -> Step {
         let result = match core::mem::take(&mut self.state) {
+            State::Idle if local.across.is_some() => self.start_across(local),
+            State::Published(offer) => self.offer_across(local, offer),
+            State::Asking(asking) => self.await_answer_across(local, asking),
             State::Idle => self.start(local),
             State::Offering { listener, accepted, permit, ends } => {
                 self.offer(local, ends, listener, accepted, permit)
@@ -518,7 +545,7 @@ impl Rendezvous {
         // compared.)
         let pid = packet.credentials.ok_or(Refusal::Untrusted)?.pid;
         let credentials = Credentials { pid, ..listener };
-        let mut peer = check_packet(local, ends, packet, &sender, None, credentials)?;
+        let mut peer = check_packet(local, ends, &socket, packet, &sender, None, credentials)?;
         if pid == listener.pid {
             peer.process = process(&socket, peer.trusted);
         }
@@ -612,7 +639,7 @@ fn take_join(
         return Err(Refusal::Untrusted);
     };
     let file = packet.take(0);
-    let mut peer = check_packet(local, ends, packet, &sender, file.as_ref(), joiner)?;
+    let mut peer = check_packet(local, ends, socket, packet, &sender, file.as_ref(), joiner)?;
     peer.process = process(socket, peer.trusted);
     let file = file.ok_or(Refusal::Untrusted)?;
     budget::accept(ring_bytes)?;
@@ -626,6 +653,7 @@ fn take_join(
 fn check_packet(
     local: &Local<'_>,
     ends: Ends,
+    socket: &Hidden,
     mut packet: Packet,
     sender: &Sender,
     segment: Option<&OwnedFd>,
@@ -658,10 +686,14 @@ fn check_packet(
     let doorbell = take(&mut packet, next, sender.has_doorbell)?;
     let doorbell_page =
         take(&mut packet, next + usize::from(sender.has_doorbell), sender.has_doorbell_page)?;
+    let party = Party::here(socket.raw(), credentials.uid)?;
+    // A process that this one cannot ask after by its id.
+    let is_unseen = credentials.pid == 0;
+    let life = if is_unseen { unix::peer_process(socket.raw()).ok() } else { None };
     if let Some(fd) = &doorbell {
         let is_good = match trusted {
             true => is_doorbell(fd.raw()),
-            false => doorbell::is_of(fd.raw(), credentials.uid),
+            false => party.has_made(fd.raw()),
         };
         if !is_good {
             return Err(Refusal::Untrusted);
@@ -674,11 +706,13 @@ fn check_packet(
         pid: credentials.pid,
         uid: credentials.uid,
         trusted,
+        party,
         nonce: sender.nonce,
         slot: sender.slot,
         doorbell: doorbell.map(|fd| fd.move_up(local.hidden_min)),
         doorbell_page: doorbell_page.map(|fd| fd.move_up(local.hidden_min)),
         process: None,
+        life: life.map(|fd| fd.move_up(local.hidden_min)),
     })
 }
 
@@ -730,10 +764,11 @@ fn send(
     if !stat::stat(handle.raw()).is_ok_and(|stat| stat.id == ends.own) {
         return Err(SendError::Refused(Refusal::RemotePeer));
     }
+    let to_party = Party::here(socket.raw(), to).map_err(SendError::Refused)?;
     let (doorbell_fd, page_fd, is_good) = if is_trusted(to) {
         (local.doorbell_fd, local.doorbell_page_fd, is_doorbell(local.doorbell_fd))
     } else {
-        (local.foreign_doorbell)(to).map_or((-1, -1, false), |doorbell| {
+        (local.foreign_doorbell)(to_party).map_or((-1, -1, false), |doorbell| {
             (doorbell.fd, doorbell.page_fd, doorbell::is_same(doorbell.fd, doorbell.id))
         })
     };
@@ -856,5 +891,6 @@ impl Drop for Permit {
     }
 }
 
+mod across;
 #[cfg(test)]
 mod model;

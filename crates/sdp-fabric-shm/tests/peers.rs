@@ -21,6 +21,8 @@ fn duplicate(of: &OwnedFd) -> OwnedFd {
 /// The information that a rendezvous with process `pid` brings.
 fn info(pid: i32, nonce: u64, doorbells: Option<&Doorbells>) -> PeerInfo {
     PeerInfo {
+        party: sdp_fabric_shm::party::Party::of_user(0),
+        life: None,
         process: None,
         pid,
         uid: 1000,

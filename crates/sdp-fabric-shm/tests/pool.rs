@@ -39,6 +39,8 @@ impl Side {
             OwnedFd::new(unsafe { libc::fcntl(of.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) })
         };
         let info = PeerInfo {
+            party: sdp_fabric_shm::party::Party::of_user(0),
+            life: None,
             pid: 7,
             uid: 1000,
             trusted: true,
@@ -691,6 +693,8 @@ fn other_process(doorbells: &Doorbells, nonce: u64) -> (Child, PeerId) {
     let doorbell =
         unsafe { libc::fcntl(doorbells.doorbell.raw(), libc::F_DUPFD_CLOEXEC, HIDDEN_MIN) };
     let info = PeerInfo {
+        party: sdp_fabric_shm::party::Party::of_user(0),
+        life: None,
         pid: child.pid,
         uid: 1000,
         trusted: true,

@@ -5,10 +5,9 @@
 //! marker on the carrier then shows that each end can write there. The engine's Hello and HelloAck
 //! travel in front, and are opaque here. The *acceptor* of the carrier is the caller.
 
-use crate::{
-    blake2s::{Blake2s, is_same},
-    marker::Seal,
-};
+use sdp_blake2s::{Blake2s, is_same};
+
+use crate::marker::Seal;
 
 /// So many first bytes of each direction are kept.
 pub const PREFIX_MAX: usize = 240;

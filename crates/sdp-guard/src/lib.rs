@@ -8,7 +8,6 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
-pub mod blake2s;
 pub mod consumer;
 pub mod identity;
 pub mod marker;

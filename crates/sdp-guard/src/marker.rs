@@ -1,6 +1,6 @@
 //! The marker: 48 bytes on the carrier that are no payload.
 
-use crate::blake2s::{Blake2s, is_same};
+use sdp_blake2s::{Blake2s, is_same};
 
 /// Length of a marker.
 pub const MARKER_LEN: usize = 48;

@@ -74,8 +74,8 @@ reasons! {
         "A rule of libsdp.conf says tcp for this connection."
         "See which one with: sdp explain PROGRAM ADDRESS:PORT.";
     3 RemotePeer "remote-peer"
-        "The other end is on another host, or in another network namespace of this one, and no fabric reaches it: there is no RDMA connection manager, or the tunable fabrics has no verbs."
-        "Containers of one host: start both in one network namespace (one pod, or --network=container:); else nothing, the connection works over TCP.";
+        "The other end is not in this network namespace: in a container without a common directory, or on another host, which no fabric reaches (no RDMA connection manager, or the tunable fabrics has no verbs)."
+        "Containers of one host: mount one directory into both (docs/containers.md), or start both in one network namespace (one pod, or --network=container:); else nothing, the connection works over TCP.";
     4 Shared "shared"
         "Several processes, or threads with descriptors of their own, use the connection, one of them through an epoll set or in a way that cannot be followed."
         "Nothing; or wait with poll, or by blocking calls, where processes share it.";
@@ -104,7 +104,7 @@ reasons! {
         "The process runs under another user id than its socket belongs to."
         "Nothing; connections made after the change of user may use SDP. The two ends may be of different users.";
     13 UidUnmapped "uid-unmapped"
-        "A user id has no mapping in this user namespace, so it proves nothing."
+        "The own user id has no mapping in this user namespace, or the other end's has none and the kernel (before 6.9) does not number processes."
         "Of a service: PrivateUsers=no in its unit (systemctl edit); of containers: map the user ids of both ends in each.";
     14 NoProc "no-proc"
         "Neither sock_diag nor /proc can name the other end's socket."
@@ -202,6 +202,12 @@ reasons! {
     51 Credit "credit"
         "The other end has no receive buffer free, or the stream ends: the bytes went over TCP."
         "Nothing.";
+    52 NoMeetingPlace "no-meeting-place"
+        "The other end is not in this network namespace, and in the directory of rendezvous_dir no name can be made: it is missing, read-only, or not sticky."
+        "Mount one directory with mode 1733 into both containers: docs/containers.md.";
+    53 NoProof "no-proof"
+        "The other end is not in this network namespace, and the first numbers of the connection could not be learnt: nothing was sent, the program uses the error queue, or net.core.tstamp_allow_data is 0."
+        "See docs/containers.md.";
 }
 
 #[cfg(test)]

@@ -48,11 +48,15 @@ fn set(raw: i32, name: i32, value: i32) -> Result<(), Errno> {
 /// Whether a stranger's descriptor is an end of a doorbell of user `uid`'s own making: bytes that
 /// we write there, with our credentials, reach only that user's processes.
 pub fn is_of(raw: i32, uid: u32) -> bool {
+    is_one(raw) && unix::peer_credentials(raw).is_ok_and(|maker| maker.uid == uid)
+}
+
+/// Whether a stranger's descriptor is of the kind of socket that a doorbell is.
+pub fn is_one(raw: i32) -> bool {
     let option = |name| fd::getsockopt_int(raw, libc::SOL_SOCKET, name);
     stat::at_hand(raw).is_ok_and(|stat| stat.is_socket())
         && option(libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
         && option(libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
-        && unix::peer_credentials(raw).is_ok_and(|maker| maker.uid == uid)
 }
 
 /// Whether a number of ours still names the socket that it did.

@@ -172,6 +172,18 @@ pub fn has_ended(pidfd: i32) -> bool {
     fd::readiness(pidfd, libc::POLLIN) != 0
 }
 
+/// The same, or it ends within so many milliseconds: a process that is being torn down closes its
+/// sockets before it counts as ended.
+pub fn ends_within(pidfd: i32, ms: u32) -> bool {
+    if ms == 0 || has_ended(pidfd) {
+        return has_ended(pidfd);
+    }
+    let mut set = [libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 }];
+    let mut time =
+        libc::timespec { tv_sec: i64::from(ms / 1000), tv_nsec: i64::from(ms % 1000) * 1_000_000 };
+    kernel::poll(&mut set, Some(&mut time)).is_ok_and(|ready| ready == 1)
+}
+
 /// Whether this process's children are born into another process namespace than its own, by the
 /// kernel's word. False where it cannot be found out (no `/proc`).
 pub fn has_children_elsewhere() -> bool {

@@ -50,6 +50,11 @@ impl Stat {
         self.mode & libc::S_IFMT == libc::S_IFSOCK
     }
 
+    /// Whether it is a directory.
+    pub const fn is_directory(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
     /// Whether it is a regular file: reading one never waits for another process.
     pub const fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG

@@ -25,6 +25,8 @@ use crate::program::{Loading, Program};
 use crate::rules::{Texts, render};
 use crate::{Failure, devices, ping, procs, run, show, stat, sys};
 
+mod containers;
+
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
 /// The oldest C library that the library loads into.
@@ -728,6 +730,7 @@ pub fn examine(options: &Options) -> Vec<Finding> {
     doctor.proc_mount();
     doctor.calls();
     doctor.rdma();
+    doctor.containers();
     doctor.process("self", "this shell");
     doctor.historic();
     doctor.rules(options.program.as_deref());

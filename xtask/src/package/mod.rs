@@ -271,6 +271,8 @@ fn tree(release: &Release, places: &Places, work: &Path) -> Result<Tree, String>
     tree.insert(format!("usr/lib/systemd/system/{unit}"), plain(text));
     tree.insert("usr/include/sdp.h".into(), plain(source("sdp.h")?));
     tree.insert("etc/logrotate.d/libsdp".into(), plain(source("logrotate")?));
+    tree.insert("usr/lib/systemd/system/run-sdp.mount".into(), plain(source("run-sdp.mount")?));
+    tree.insert("usr/lib/tmpfiles.d/sockets-direct.conf".into(), plain(source("tmpfiles.conf")?));
     for (page, roff) in manual::pages(release)? {
         let section = page.rsplit('.').next().unwrap_or_default().to_owned();
         let bytes = gzipped(roff.as_bytes(), work)?;

@@ -10,7 +10,8 @@ use crate::process::{cargo, output_of};
 
 /// Crate, and the crates of this workspace that it may use (not counting test dependencies).
 const DIRECTIONS: &[(&str, &[&str])] = &[
-    ("sdp-guard", &[]),
+    ("sdp-blake2s", &[]),
+    ("sdp-guard", &["sdp-blake2s"]),
     ("sdp-rdma", &[]),
     ("sdp-rpcrdma", &[]),
     ("sdp-nfs", &["sdp-fabric-verbs", "sdp-rdma", "sdp-rpcrdma"]),
@@ -21,7 +22,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("sdp-remote", &["sdp-guard", "sdp-proto", "sdp-rdma"]),
     ("sdp-shm", &["sdp-sys"]),
     ("sdp-fabric-sim", &["sdp-rdma"]),
-    ("sdp-fabric-shm", &["sdp-rdma", "sdp-shm", "sdp-sys"]),
+    ("sdp-fabric-shm", &["sdp-blake2s", "sdp-rdma", "sdp-shm", "sdp-sys"]),
     ("sdp-fabric-verbs", &["sdp-rdma", "sdp-sys"]),
     ("sdp-fabric-tests", &["sdp-rdma"]),
     // For tests, as are its users.

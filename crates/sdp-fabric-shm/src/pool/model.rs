@@ -168,6 +168,8 @@ fn peer() -> PeerId {
         // Each record is a user, and some end.
         let id = cell.get().filter(|id| PEERS.retain(*id)).unwrap_or_else(|| {
             let info = PeerInfo {
+                party: crate::party::Party::of_user(0),
+                life: None,
                 pid: 7,
                 uid: 1,
                 trusted: true,

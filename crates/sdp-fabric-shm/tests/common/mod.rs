@@ -9,6 +9,7 @@ use std::{
 };
 
 use sdp_fabric_shm::{
+    across::Across,
     identity::Tuple,
     packet::{HELLO_ACK_LEN, HELLO_LEN},
     refusal::Refusal,
@@ -176,6 +177,7 @@ impl Doorbells {
 
 /// One end of a connection and its rendezvous.
 pub struct End {
+    pub across: Option<Across>,
     pub rendezvous: Rendezvous,
     pub carrier: i32,
     pub tuple: Tuple,
@@ -200,6 +202,7 @@ impl End {
             nonce: u64::from(std::process::id()),
             ring: RING,
             judge,
+            across: None,
         }
     }
 
@@ -225,6 +228,7 @@ impl End {
             doorbell_fd: self.doorbell,
             doorbell_page_fd: self.page,
             foreign_doorbell: |_| None,
+            across: self.across,
             slot: self.slot,
             nonce: self.nonce,
             ring_bytes: self.ring,

@@ -28,9 +28,30 @@ unsafe fn wait_ms(
 ) -> c_int {
     let limit = milliseconds(timeout);
     // SAFETY: the program's array; the timeout lives on this stack.
-    match unsafe { calls::epoll_wait(set, events, max, pointer(limit.as_ref()), mask) } {
-        Call::Done(result) => errno::from_result(result) as c_int,
-        Call::Pass | Call::Counted(_) | Call::EarlyWait => real(),
+    let wait =
+        || match unsafe { calls::epoll_wait(set, events, max, pointer(limit.as_ref()), mask) } {
+            Call::Done(result) => errno::from_result(result) as c_int,
+            Call::Pass | Call::Counted(_) | Call::EarlyWait => real(),
+        };
+    // SAFETY: the wait has written as many events as it says.
+    unsafe { settled(events, wait) }
+}
+
+/// The result of a wait, without an error that is none.
+///
+/// # Safety
+/// `events` has as many events as `wait` says.
+unsafe fn settled(events: *mut epoll_event, wait: impl Fn() -> c_int) -> c_int {
+    loop {
+        let ready = wait();
+        if ready <= 0 || !calls::may_have_copies() {
+            return ready;
+        }
+        // SAFETY: the caller's.
+        match unsafe { calls::settle_epoll(events, ready) } {
+            0 => {}
+            left => return left,
+        }
     }
 }
 
@@ -80,9 +101,9 @@ hooks! {
         if !calls::is_tracked(set) || !is_valid(timeout) {
             return real::epoll_pwait2(set, events, max, timeout, mask);
         }
-        slowly(move || match calls::epoll_wait(set, events, max, timeout, mask) {
+        slowly(move || settled(events, || match calls::epoll_wait(set, events, max, timeout, mask) {
             Call::Done(result) => errno::from_result(result) as c_int,
             Call::Pass | Call::Counted(_) | Call::EarlyWait => real::epoll_pwait2(set, events, max, timeout, mask),
-        })
+        }))
     }
 }

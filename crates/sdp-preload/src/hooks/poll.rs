@@ -41,10 +41,31 @@ pub(super) unsafe fn is_valid(timeout: *const timespec) -> bool {
 unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -> c_int) -> c_int {
     let limit = milliseconds(timeout);
     // SAFETY: the program's array; the timeout lives on this stack.
-    match unsafe { calls::poll(fds, n as usize, pointer(limit.as_ref()), ptr::null()) } {
-        Call::Done(result) => errno::from_result(result) as c_int,
-        Call::EarlyWait => early(real),
-        Call::Pass | Call::Counted(_) => real(),
+    let wait =
+        || match unsafe { calls::poll(fds, n as usize, pointer(limit.as_ref()), ptr::null()) } {
+            Call::Done(result) => errno::from_result(result) as c_int,
+            Call::EarlyWait => early(&real),
+            Call::Pass | Call::Counted(_) => real(),
+        };
+    // SAFETY: the program's array.
+    unsafe { settled(fds, n, wait) }
+}
+
+/// The result of a wait, without an error that is none.
+///
+/// # Safety
+/// `fds` has `n` entries, if `wait` finds one that is ready.
+unsafe fn settled(fds: *mut pollfd, n: nfds_t, wait: impl Fn() -> c_int) -> c_int {
+    loop {
+        let ready = wait();
+        if ready <= 0 || !calls::may_have_copies() {
+            return ready;
+        }
+        // SAFETY: the caller's.
+        match unsafe { calls::settle_poll(fds, n as usize, ready) } {
+            0 => {}
+            left => return left,
+        }
     }
 }
 
@@ -61,11 +82,13 @@ unsafe fn poll_until(
         return real();
     }
     // SAFETY: the program's pointers.
-    match unsafe { calls::poll(fds, n as usize, timeout, mask) } {
+    let wait = || match unsafe { calls::poll(fds, n as usize, timeout, mask) } {
         Call::Done(result) => errno::from_result(result) as c_int,
-        Call::EarlyWait => early(real),
+        Call::EarlyWait => early(&real),
         Call::Pass | Call::Counted(_) => real(),
-    }
+    };
+    // SAFETY: the program's array.
+    unsafe { settled(fds, n, wait) }
 }
 
 /// The program's own wait, for connections that may come onto a lane meanwhile.

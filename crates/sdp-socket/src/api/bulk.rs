@@ -17,8 +17,8 @@ use crate::{
     api::calls::{self, Route, Ticket},
     conn::{self, ConnGuard, Half, Stage, carrier, iovec::Buffers},
     datapath::{send, splice, wait},
-    migration::{pause, promote, splice_off},
-    process,
+    migration::{across, pause, promote, splice_off},
+    process::{self, place},
     wake::call_guard::CallGuard,
 };
 
@@ -39,7 +39,20 @@ pub(crate) fn concerns(ticket: &Ticket, flags: c_int) -> bool {
         && !process::is_retired()
 }
 
-/// A large send on a connection that is not attached yet.
+/// Whether the kernel is to show the packet of a connection's next send ([`across`]). One load where
+/// there is no directory.
+#[inline]
+pub(crate) fn is_marked(index: u32) -> bool {
+    place::is_known() && is_next_marked(index)
+}
+
+#[cold]
+#[inline(never)]
+fn is_next_marked(index: u32) -> bool {
+    conn::get(index).is_some_and(across::wants_mark)
+}
+
+/// A large send on a connection that is not attached yet, or one that is marked.
 pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     let mut mark = section::mark();
     let number = first.number();
@@ -54,7 +67,8 @@ pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result
             calls::finish(ticket, 0, flags);
             return Ok(wanted - buffers.left());
         }
-        let sent = carrier::send(number, buffers, PIECE, flags);
+        let marked = held.as_ref().and_then(|conn| across::send_marked(conn, buffers, flags));
+        let sent = marked.unwrap_or_else(|| carrier::send(number, buffers, PIECE, flags));
         let moved = *sent.as_ref().unwrap_or(&0);
         buffers.advance(moved);
         calls::finish_more(ticket, moved as isize, flags, buffers.left());

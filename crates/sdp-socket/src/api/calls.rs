@@ -43,12 +43,14 @@ use crate::{
 };
 
 mod explicit;
+mod marks;
 mod processes;
 mod settings;
 mod single;
 
 pub use explicit::{InetAddress, asked, bound, inet_address, is_historic, made};
 
+pub use marks::{may_have_copies, settle_epoll, settle_poll};
 pub use single::{recv_one, send_one};
 
 pub use settings::{getsockopt, setsockopt, vector_flags};
@@ -396,7 +398,10 @@ fn send_with(
                 return Call::Counted(ticket);
             }
             match vector.buffers() {
-                Some(mut buffers) if buffers.left() > bulk::PIECE => {
+                Some(mut buffers)
+                    if buffers.left() > bulk::PIECE
+                        || buffers.left() != 0 && bulk::is_marked(ticket.conn()) =>
+                {
                     done_unless_retired(bulk::send(ticket, &mut buffers, flags))
                 }
                 _ => Call::Counted(ticket),

@@ -16,10 +16,14 @@ use sdp_sys::{
     errno::Errno,
     fd,
     kernel::{self, zeroed},
-    sys,
+    marked, sys,
 };
 
-use crate::conn::iovec::Buffers;
+use crate::{conn::iovec::Buffers, process::Handed};
+
+/// Takes copies of marked packets, which are no error, off a socket that shows one; there is nothing
+/// here before a send was marked.
+pub(crate) static TAKES_COPIES: Handed<fn(c_int) -> bool> = Handed::none();
 
 /// Bytes of `struct tcp_info` that we read.
 const INFO_BYTES: usize = 232;
@@ -28,6 +32,7 @@ const INFO_RTT_US: usize = 68;
 const INFO_BYTES_ACKED: usize = 120;
 const INFO_BYTES_RECEIVED: usize = 128;
 const INFO_NOTSENT_BYTES: usize = 144;
+const INFO_MIN_RTT: usize = 148;
 const INFO_BYTES_SENT: usize = 200;
 const INFO_BYTES_RETRANS: usize = 208;
 /// Elements of one system call; longer vectors take several.
@@ -104,6 +109,8 @@ pub(crate) struct Moved {
     pub(crate) acked: u64,
     /// Bytes that came, read or not; a FIN counts as one.
     pub(crate) received: u64,
+    /// The shortest round trip so far, in microseconds.
+    pub(crate) round_trip_us: u32,
 }
 
 /// See [`Moved`].
@@ -116,6 +123,7 @@ pub(crate) fn moved(fd: c_int) -> Result<Moved, Errno> {
         transmitted,
         acked: info.u64(INFO_BYTES_ACKED),
         received: info.u64(INFO_BYTES_RECEIVED),
+        round_trip_us: info.u32(INFO_MIN_RTT),
     })
 }
 
@@ -201,6 +209,20 @@ pub(crate) fn send(fd: c_int, buffers: &Buffers, cap: usize, flags: c_int) -> Re
     unsafe { sys!(libc::SYS_sendmsg, fd, &raw const msg, flags) }
 }
 
+/// The same, marked: the kernel shows the packet ([`marked`]).
+pub(crate) fn send_marked(
+    fd: c_int,
+    buffers: &Buffers,
+    cap: usize,
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let mut iov = [const { iovec { iov_base: core::ptr::null_mut(), iov_len: 0 } }; IOV];
+    let used = buffers.fill(cap, &mut iov);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the elements are the program's own.
+    unsafe { marked::send(fd, iov.as_mut_ptr(), used, flags) }
+}
+
 /// Memory that a socket's send queue may still take, in bytes as the kernel accounts them (payload
 /// and overhead); 0 when it cannot be known.
 pub(crate) fn send_memory(fd: c_int) -> u64 {
@@ -252,7 +274,16 @@ pub(crate) fn peek(fd: c_int) -> Result<usize, Errno> {
 
 /// Readiness of the carrier now.
 pub(crate) fn readiness(fd: c_int, events: i16) -> i16 {
-    fd::readiness(fd, events)
+    let seen = fd::readiness(fd, events);
+    if seen & libc::POLLERR == 0 { seen } else { without_copies(fd, events, seen) }
+}
+
+/// What is seen once copies of marked packets are gone, which show as an error.
+#[cold]
+#[inline(never)]
+fn without_copies(fd: c_int, events: i16, seen: i16) -> i16 {
+    let is_gone = TAKES_COPIES.get().is_some_and(|takes| takes(fd));
+    if is_gone { fd::readiness(fd, events) } else { seen }
 }
 
 /// Whether the next byte of the carrier is the urgent one, or follows it.
@@ -271,6 +302,11 @@ pub(crate) fn is_over(fd: c_int) -> bool {
 /// alone.
 pub(crate) fn is_dead(fd: c_int) -> bool {
     readiness(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// [`is_dead`], or a copy of a marked packet shows as an error.
+pub(crate) fn may_be_dead(fd: c_int) -> bool {
+    fd::readiness(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
 /// Whether an error is pending, without taking it.

@@ -207,13 +207,16 @@ pub(crate) struct Conn {
     /// What has to be proven before a byte may leave the carrier ([`crate::datapath::proof`]); 0
     /// nothing.
     pub(crate) proof: AtomicU32,
-    /// Bytes that the other socket had received when both agreed last, lower half.
+    /// Bytes that the other socket had received when both agreed last, lower half. Where no
+    /// counters are compared, the connector's first number ([`Self::first_number`]).
     pub(crate) agreed: AtomicU32,
     /// How often the bytes received were those that the other socket had sent, and looks in vain
     /// ([`crate::datapath::proof`]).
     pub(crate) heard: AtomicU32,
-    /// Bytes that had come then, lower half.
+    /// Bytes that had come then, lower half. Or the acceptor's first number.
     pub(crate) heard_at: AtomicU32,
+    /// What is known of a meeting across network namespaces ([`crate::migration::across`]).
+    pub(crate) across: AtomicU32,
     /// Its properties as a historic SDP socket.
     pub(crate) historic: Historic,
     next_free: AtomicU32,
@@ -327,6 +330,7 @@ impl Conn {
             &self.agreed,
             &self.heard,
             &self.heard_at,
+            &self.across,
             &self.peer_slept,
             &self.idle_wakes,
             &self.asleep,
@@ -521,12 +525,6 @@ impl Conn {
         let cpu = self.link().map_or(0, |link| link.peer().cpu());
         self.release(Half::Receive);
         cpu
-    }
-
-    /// The peer process's id, if known.
-    pub(crate) fn peer_pid(&self) -> Option<i32> {
-        let pid = self.peer_pid.load(Ordering::Relaxed);
-        (pid != 0).then_some(pid as i32)
     }
 
     /// Learns the addresses, once. Two system calls.

@@ -203,7 +203,8 @@ fn push(used: &InUse, fd: c_int, side: usize, len: usize, copy: impl FnOnce(&[Ce
         // E4. Of a connection that is used now and then the reader has taken all since the last
         // message: then it lives. Otherwise the slow path looks, and so it does if the socket
         // itself was ended.
-        if lines.consumer.head.load(Ordering::Acquire) != tail_before || carrier::is_dead(fd) {
+        let has_taken_all = lines.consumer.head.load(Ordering::Acquire) == tail_before;
+        if !has_taken_all || carrier::may_be_dead(fd) {
             return false;
         }
         conn.looked.store(now, Ordering::Relaxed);

@@ -372,7 +372,8 @@ fn pause() {
 mod tests {
     use super::*;
 
-    const OURS: Moved = Moved { state: 1, sent: 300, transmitted: 200, acked: 101, received: 0 };
+    const OURS: Moved =
+        Moved { state: 1, sent: 300, transmitted: 200, acked: 101, received: 0, round_trip_us: 9 };
 
     #[test]
     fn equal_counters_agree() {

@@ -816,6 +816,9 @@ pub(crate) fn everything_was_read(conn: &ConnGuard) -> bool {
     .unwrap_or(false)
 }
 
+/// How long a killed process may need from the close of its sockets to its end.
+const TEARDOWN_MS: u32 = 100;
+
 /// E3: whether the peer's end closed the socket, which wake bytes that it had not read made a
 /// reset. It has said that it does, or it was killed beside such a wake byte; a socket that is
 /// ended while its process lives is cut off.
@@ -831,8 +834,7 @@ fn is_reset_of_wake_bytes(conn: &Conn, source: &SourceState, half: ShmHalf<'_>) 
     if end.intent() == Intent::Closed {
         return true;
     }
-    half.read() != source.carrier_sent
-        && conn.peer_pid().is_some_and(sdp_sys::pid::has_ended_or_is_about_to)
+    half.read() != source.carrier_sent && conn.has_peer_ended(TEARDOWN_MS)
 }
 
 /// Whether the ring holds no payload that the peer has not taken: nothing, or our DisConn alone, with the padding

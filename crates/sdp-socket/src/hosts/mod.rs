@@ -72,7 +72,7 @@ pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes,
 use look::{has_messages, is_cut_for_good, spin};
 pub(crate) use numbers::move_off;
 use pair::{Pair, Receiving, Sending};
-pub(crate) use reach::{consider, unreachable};
+pub(crate) use reach::{consider, is_loopback, unreachable};
 pub(crate) use reader::{MakingRelay, Next, Reader};
 use show::{count, count_messages, note_arrival, note_lane, show_credits};
 

@@ -12,7 +12,7 @@ use sdp_stats::Reason;
 use super::{IN_USE, carrier_io::is_of_this_host, end, pair, places, role};
 use crate::{
     conn::{Conn, Holders, Stage},
-    process,
+    process::{self, place},
 };
 
 /// The answer of [`may_reach`]: nothing yet, or whether there is a connection manager.
@@ -52,7 +52,12 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<([u8; 16], u32)>) 
     if places::has_refused()
         && let Some(reason) = conn.name(fd).and_then(|tuple| places::refusal(&tuple))
     {
-        return conn.fall_back(reason);
+        // Where no device has its own address (a bridge to containers) the ends may meet in the
+        // directory.
+        if reason != Reason::NoDevice || !place::is_known() {
+            conn.fall_back(reason);
+        }
+        return;
     }
     let role = role(conn);
     IN_USE.store(true, Ordering::Relaxed);
@@ -64,7 +69,7 @@ pub(crate) fn consider(conn: &Conn, fd: c_int, remote: Option<([u8; 16], u32)>) 
 }
 
 /// An address that is this host's without a question.
-fn is_loopback(ip: &[u8; 16]) -> bool {
+pub(crate) fn is_loopback(ip: &[u8; 16]) -> bool {
     let [.., mapped, mapped_too, first, _, _, last] = *ip;
     let begins_with_zeros = ip.iter().take(10).all(|byte| *byte == 0);
     let is_v4 = begins_with_zeros && mapped == 0xff && mapped_too == 0xff;

@@ -108,6 +108,9 @@ pub(crate) fn listening(fd: c_int) {
     crate::wake::interest::listens(conn);
     settings::refresh();
     let (address, port) = rules_of::decide(conn, fd);
+    if !conn.has(Limits::RuleTcp) {
+        crate::migration::across::listens(fd, &address);
+    }
     if log::wants(log::Level::Summary) {
         log::listening(fd, conn.has(Limits::RuleTcp), address, port);
     }
@@ -144,6 +147,7 @@ pub(crate) unsafe fn connected(fd: c_int, addr: *const sockaddr, len: socklen_t)
         log::connected(fd, address, port);
     }
     establish(conn, fd, verdict == Family::Tcp, process::forks());
+    crate::migration::across::connects(&address);
     hosts::consider(conn, fd, remote);
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Called by `api`, `readiness` and `lifecycle` when a connection has earned a lane or must leave it.
 
+pub(crate) mod across;
 pub(crate) mod arrived;
 pub(crate) mod demote;
 pub(crate) mod handover;

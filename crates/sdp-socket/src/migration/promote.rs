@@ -40,7 +40,7 @@ use crate::{
         proof, receive,
     },
     migration::{
-        arrived, holders, pause,
+        across, arrived, holders, pause,
         reuse::{self, Outcome},
     },
     process,
@@ -168,7 +168,13 @@ fn begin(conn: &Conn, fd: i32, moved: usize) {
         conn.fall_back(reason);
         return stay(conn, reason);
     }
-    let Some(wanted) = conn.name(fd).map_or(Some(0), |tuple| proof::at_first(fd, &tuple)) else {
+    if across::is_vain(conn, fd) {
+        return stay(conn, Reason::PeerNotListening);
+    }
+    let at_first = || conn.name(fd).map_or(Some(0), |tuple| proof::at_first(fd, &tuple));
+    let wanted = if conn.is_across() { Some(0) } else { at_first() };
+    // Addresses name another end than the one here: it may be met without them.
+    let Some(wanted) = wanted.or_else(|| across::begins(conn, fd).then_some(0)) else {
         conn.fall_back(Reason::Translated);
         return stay(conn, Reason::Translated);
     };
@@ -208,7 +214,11 @@ fn tick(conn: &Conn, fd: i32) {
         return step(conn, fd, is_last);
     }
     if tick < EAGER_TICKS || tick.is_multiple_of(PATIENT_EVERY) {
-        tick_now(conn, fd);
+        // A name in the directory does not wait for so many calls.
+        let is_last = tick >= EAGER_TICKS
+            && conn.is_across()
+            && monotonic_ns().saturating_sub(conn.looked.load(Ordering::Relaxed)) > GIVE_UP_NS;
+        step(conn, fd, is_last);
     }
 }
 
@@ -299,7 +309,7 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
         }
         if !is_alone(conn) {
             pool::call_off(conn);
-        } else if tuple.side().is_some() {
+        } else if tuple.side().is_some() && !conn.is_across() {
             match reuse::step(conn, fd, &tuple, meeting, is_last) {
                 Outcome::None => {}
                 Outcome::Wait => return,
@@ -325,6 +335,11 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
                 refuse(attachment);
                 Some(Refusal::RendezvousBusy)
             }
+            Step::Failed(Refusal::RemotePeer) if !conn.is_across() && across::begins(conn, fd) => {
+                conn.looked.store(monotonic_ns(), Ordering::Relaxed);
+                conn.ticks.store(0, Ordering::Relaxed);
+                None
+            }
             Step::Failed(refusal) => Some(refusal),
             // A process of the other end's user listened, and is slow.
             Step::Pending if is_last && was_joining => {
@@ -332,6 +347,10 @@ fn step(conn: &Conn, fd: i32, is_last: bool) {
                     true => stay(conn, Reason::PeerNotListening),
                     false => later(conn, Reason::PeerNotListening, RETRY_TICKS),
                 };
+            }
+            Step::Pending if is_last && conn.is_across() => {
+                let reason = across::ended(conn, fd);
+                return stay(conn, unless_turned_away(conn, reason));
             }
             // There was no way to begin.
             Step::Pending if is_last && was_idle && meeting.is_idle() && is_enough(conn) => {
@@ -399,6 +418,12 @@ fn step_by_name(
     meeting: &mut Rendezvous,
     is_last: bool,
 ) -> Step {
+    let is_across = conn.is_across();
+    let across = if is_across { across::values(conn, fd) } else { None };
+    if is_across && across.is_none() {
+        meeting.abandon();
+        return Step::Pending;
+    }
     let _in_use = InUse::begin(); // the other end gets duplicates of our doorbell
     let (doorbell_fd, doorbell_page_fd) = doorbell::files();
     let (hidden_min, max_offers) = process::hidden_range();
@@ -413,6 +438,7 @@ fn step_by_name(
         doorbell_fd,
         doorbell_page_fd,
         foreign_doorbell: strangers::doorbell_for,
+        across,
         slot: conn.index(),
         nonce: process::nonce(),
         ring_bytes: process::tunables().ring_bytes(),
@@ -465,8 +491,10 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let (pid, peer_slot) = (attachment.peer.pid, attachment.peer.slot);
     let (gave_doorbell, side) = (attachment.gave_doorbell, attachment.side);
     let (mut peer, map) = (attachment.peer, attachment.segment);
-    let stranger = (!peer.trusted).then_some(peer.uid);
-    if !proof::met(conn, fd, peer.trusted) {
+    let stranger = (!peer.trusted).then_some(peer.party);
+    if conn.is_across() {
+        across::met(conn, fd);
+    } else if !proof::met(conn, fd, peer.trusted) {
         conn.fall_back(Reason::Translated);
         conn.note_reason(Reason::Translated);
         return return_segment(map, side);
@@ -574,6 +602,7 @@ fn reason(refusal: Refusal) -> Reason {
         }
         Refusal::Version => Reason::VersionMismatch,
         Refusal::SelfConnection => Reason::UnsuitableSocket,
+        Refusal::NoMeetingPlace => Reason::NoMeetingPlace,
     }
 }
 

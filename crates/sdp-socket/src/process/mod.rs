@@ -10,6 +10,7 @@ pub mod libc_calls;
 pub(crate) mod log;
 mod mapping;
 pub(crate) mod page;
+pub(crate) mod place;
 pub(crate) mod scratch;
 pub(crate) mod settings;
 pub(crate) mod socket_tags;

@@ -18,7 +18,7 @@ use sdp_config::{
 };
 use sdp_sys::section;
 
-use crate::process::{log, page};
+use crate::process::{log, page, place};
 pub(crate) use rules::generation;
 pub(crate) use tune::attend;
 
@@ -451,6 +451,7 @@ impl Tuned {
         }
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
         self.has_verbs.store(u32::from(fabrics.has(FabricName::Verbs)), Ordering::Relaxed);
+        place::set(from("rendezvous_dir").rendezvous_dir.as_bytes());
         let uring = match from("io_uring").io_uring {
             IoUring::Auto => 0,
             IoUring::Deny => 1,
@@ -591,6 +592,7 @@ mod tests {
             "recv_poll",
             "give_back",
             "keep_segments",
+            "rendezvous_dir",
             "io_uring",
             "sdp_debug_level",
             "sdp_data_debug_level",

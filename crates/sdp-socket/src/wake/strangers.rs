@@ -30,7 +30,7 @@ use core::{
     },
 };
 
-use sdp_fabric_shm::{rendezvous::ForeignDoorbell, segment};
+use sdp_fabric_shm::{party::Party, rendezvous::ForeignDoorbell, segment};
 use sdp_shm::doorbell::{DOORBELL_SLOTS, Doorbell, Slots};
 use sdp_sys::{
     doorbell,
@@ -55,10 +55,10 @@ const DRAIN_AFTER: u32 = 48;
 /// How often a thread yields its CPU to another that empties the same doorbell.
 const LOOKS_AT_DRAINER: u32 = 1_000;
 
-/// The doorbell and page of one user. Its place never changes; it goes with the process's own
+/// The doorbell and page of one user, or of another party. Its place never changes; it goes with the process's own
 /// doorbell.
 struct Place {
-    uid: AtomicU32,
+    party: AtomicU64,
     /// Hidden descriptors, −1 none: the end that is waited on, …
     waits: AtomicI32,
     /// … the end that is handed out, and which socket that is, …
@@ -77,7 +77,7 @@ struct Place {
 impl Place {
     const fn new() -> Self {
         Self {
-            uid: AtomicU32::new(0),
+            party: AtomicU64::new(0),
             waits: AtomicI32::new(-1),
             rings: AtomicI32::new(-1),
             id: [const { AtomicU64::new(0) }; 2],
@@ -165,8 +165,8 @@ pub(crate) struct Device {
     pub(crate) drain: fn(),
 }
 
-/// The uid in a device's place: no user's.
-const NOBODY: u32 = u32::MAX;
+/// In a device's place: no party.
+const NOBODY: u64 = u64::MAX;
 /// There is a device.
 #[unsafe(link_section = ".bss.hot")]
 static HAS_DEVICE: AtomicBool = AtomicBool::new(false);
@@ -205,7 +205,7 @@ pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
             let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
             OWNERSHIP.store(fresh.as_ptr().cast(), Ordering::Release);
         }
-        place.uid.store(NOBODY, Ordering::Relaxed);
+        place.party.store(NOBODY, Ordering::Relaxed);
         place.waits.store(descriptor, Ordering::Release);
         DEVICE[0].store(device.arm as usize, Ordering::Relaxed);
         DEVICE[1].store(device.drain as usize, Ordering::Relaxed);
@@ -220,7 +220,7 @@ pub(crate) fn add_device(descriptor: i32, device: Device) -> bool {
 /// The descriptor that was added with [`add_device`], by its number now.
 pub(crate) fn device_descriptor() -> Option<i32> {
     let mut all = PLACES.iter().take(count() as usize);
-    let place = all.find(|place| place.uid.load(Ordering::Relaxed) == NOBODY);
+    let place = all.find(|place| place.party.load(Ordering::Relaxed) == NOBODY);
     place.filter(|_| has_device()).map(|place| place.waits.load(Ordering::Acquire))
 }
 
@@ -318,15 +318,17 @@ impl Doorbells {
     }
 }
 
-/// The doorbell for the processes of user `uid`, made on first use. Not under the epoll lock.
-pub(crate) fn doorbell_for(uid: u32) -> Option<ForeignDoorbell> {
+/// The doorbell for a party, made on first use. Not under the epoll lock.
+pub(crate) fn doorbell_for(party: Party) -> Option<ForeignDoorbell> {
     own_page()?;
-    let known =
-        || PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid);
+    let party = party.to_word();
+    let known = || {
+        PLACES.iter().take(count() as usize).position(|p| p.party.load(Ordering::Relaxed) == party)
+    };
     let at = known().or_else(|| {
         as_maker(|| {
             if known().is_none() {
-                make(uid);
+                make(party);
             }
         });
         known()
@@ -341,7 +343,7 @@ pub(crate) fn doorbell_for(uid: u32) -> Option<ForeignDoorbell> {
 }
 
 /// By the one thread that may.
-fn make(uid: u32) {
+fn make(party: u64) {
     let Some(place) = PLACES.get(count() as usize) else { return };
     if ownership().is_none() {
         let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
@@ -361,7 +363,7 @@ fn make(uid: u32) {
     for (cell, raw) in place.cells().into_iter().zip(hidden) {
         cell.store(raw, Ordering::Release);
     }
-    place.uid.store(uid, Ordering::Relaxed);
+    place.party.store(party, Ordering::Relaxed);
     place.id[0].store(id.id.dev, Ordering::Relaxed);
     place.id[1].store(id.id.ino, Ordering::Relaxed);
     place.drained.store(0, Ordering::Relaxed);
@@ -377,11 +379,11 @@ fn make(uid: u32) {
     });
 }
 
-/// A connection has met: the bits of user `uid`'s page, or (`None`) of the process's own page,
+/// A connection has met: the bits of a party's page, or (`None`) of the process's own page,
 /// concern it.
-pub(crate) fn note_peer(conn: &Conn, uid: Option<u32>) {
-    let place = uid.and_then(|uid| {
-        PLACES.iter().take(count() as usize).position(|p| p.uid.load(Ordering::Relaxed) == uid)
+pub(crate) fn note_peer(conn: &Conn, party: Option<Party>) {
+    let place = party.map(Party::to_word).and_then(|party| {
+        PLACES.iter().take(count() as usize).position(|p| p.party.load(Ordering::Relaxed) == party)
     });
     let Some(all) = ownership() else { return };
     let Some(owner) = all.owners.get(conn.index() as usize) else { return };

@@ -90,7 +90,7 @@ fn gate_contended(conn: &Conn, fd: Option<c_int>, half: ShmHalf<'_>, side: usize
 /// socket open for sending. A peer whose state cannot be found out counts as alive. `fd`: the
 /// carrier, where the table may not know it.
 fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
-    conn.peer_pid().is_some_and(sdp_sys::pid::is_dead)
+    conn.has_peer_ended(0)
         && fd.or_else(|| conn::number_of(conn)).is_some_and(|fd| {
             // Not FIN: a process that has forked may have ended after a half-close, and its child reads.
             carrier::tcp_state(fd) == carrier::TCP_CLOSE || is_orphaned(conn, fd)
@@ -100,6 +100,10 @@ fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
 /// Whether no process has the peer's socket open. FIN alone does not prove it where it waits behind
 /// bytes that our kernel has no room for.
 fn is_orphaned(conn: &Conn, fd: c_int) -> bool {
+    if conn.is_across() {
+        // No table here knows it: its end tells by the FIN that the kernel sent for it.
+        return carrier::is_over(fd);
+    }
     let Some(tuple) = conn.name(fd) else { return false };
     match identity::diag(&tuple.reversed()) {
         Ok(Some(socket)) => socket.presence() == Presence::Closed,

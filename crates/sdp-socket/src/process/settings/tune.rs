@@ -178,6 +178,7 @@ mod tests {
             ("ring_bytes", "4194304"),
             ("fabrics", "shm,verbs"),
             ("give_back", "86400"),
+            ("rendezvous_dir", "/3456789012345678901234567890123456789012345678901234567890123"),
         ] {
             longest.set(key.as_bytes(), value.as_bytes()).expect(key);
         }

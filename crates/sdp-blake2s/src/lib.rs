@@ -1,7 +1,10 @@
-//! BLAKE2s (RFC 7693), unkeyed and keyed: the one cryptographic primitive between hosts.
+//! BLAKE2s (RFC 7693), unkeyed and keyed: the one cryptographic primitive, between hosts and between
+//! containers.
 //!
 //! Keyed BLAKE2s is a MAC by itself. Lengths are those of the standard: key up to 32 bytes, output
 //! up to 32 bytes, message of any length.
+
+#![cfg_attr(not(test), no_std)]
 
 const IV: [u32; 8] = [
     0x6a09_e667,

@@ -1,0 +1,182 @@
+"""Connections between network namespaces, over SDP by a directory that both ends see.
+
+Two namespaces behind a bridge are the containers; a client reaches the server by its address, or by one that is translated on the
+way. Ends are of different users. The counters of both ends say by which lane payload went.
+"""
+
+import os
+import pwd
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+import pytest
+
+from support.containers import SERVED, WAYS, Containers
+from support.procs import Program
+from support.report import Report
+from support.stage import Artifacts, python
+from support.users import words
+
+from .harness import PROGRAMS, TARGET
+
+ALWAYS = {"promote_calls": 0, "promote_bytes": 0}
+# Of the payload that both ends counted; what was sent before the ends had met went by TCP.
+SHARE = 0.9
+LIMIT_S = 60
+SERVER, CLIENT = "www-data", "games"
+
+
+@pytest.fixture(scope="module", name="artifacts")
+def made_artifacts():
+    """Library, tools and this suite's programs where every user can read them."""
+    artifacts = Artifacts(TARGET, PROGRAMS)
+    yield artifacts
+    artifacts.close()
+
+
+@pytest.fixture(scope="module", name="net")
+def made_containers():
+    """Two containers and a directory."""
+    if not Containers.may_be():
+        pytest.skip("no network namespaces can be made here")
+    containers = Containers()
+    yield containers
+    containers.close()
+
+
+class Play:
+    """The programs of one test, and their reports."""
+
+    def __init__(self, net, artifacts, directory=None):
+        self.net, self.artifacts = net, artifacts
+        self.directory = net.directory if directory is None else directory
+        self.dir = Path(tempfile.mkdtemp(prefix="sdp-across-"))
+        self.dir.chmod(0o1777)
+        weakref.finalize(self, shutil.rmtree, self.dir, True)
+        self.count = 0
+
+    def start(self, space, user, argv, tunables=(), within=()):
+        """A program under the library; with its report's path. `within`: words in front of the tool."""
+        self.count += 1
+        report = self.dir / f"{self.count}.json"
+        command = space.prefix() + words(user) + [*within, self.artifacts.sdp, "run", "--no-config", "--report", report]
+        for key, value in {"rendezvous_dir": self.directory, **dict(tunables)}.items():
+            command += ["--set", f"{key}={value}"]
+        program = Program(command + ["--", *argv], self.dir / f"{self.count}.log", cwd=self.dir)
+        program.report = report
+        return program
+
+    def end(self, program):
+        """Waits for it; its report."""
+        code = program.wait(LIMIT_S)
+        assert code == 0, f"{program.argv}: {code}\n{program.output().decode(errors='replace')}"
+        return Report.read(program.report.name, program.report)
+
+    def script(self, *argv):
+        """A command of the suite's program."""
+        return [python(), self.artifacts.programs / "across.py", *argv]
+
+    def serve(self, how, connections, tunables=(), user=SERVER):
+        """A server in b."""
+        program = self.start(self.net.b, user, self.script("serve", "::", SERVED, how, connections), tunables)
+        self.net.b.wait_listening(SERVED)
+        return program
+
+    def ask(self, way, messages, size, tunables=(), user=CLIENT):
+        """A client in a."""
+        return self.start(self.net.a, user, self.script("ask", *WAYS[way], messages, size), tunables)
+
+
+def share(*reports):
+    """Of the payload of the ends together."""
+    sdp = sum(report.sdp_bytes for report in reports)
+    return sdp / (sdp + sum(report.tcp_bytes for report in reports))
+
+
+def check_met(net, *reports):
+    """Payload went over SDP, each byte that one end sent the other has received, and no name is left."""
+    for report in reports:
+        assert share(report) >= SHARE, report.raw
+    assert net.names() == [], "names of meetings that are over"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("tunables", [{}, ALWAYS], ids=["earned", "always"])
+def test_messages(net, artifacts, way, tunables):
+    """Whatever is translated between the ends, messages go over SDP and come back as they were."""
+    if not net.translates and WAYS[way][1] != SERVED:
+        pytest.skip("no address translation (nft) here")
+    play = Play(net, artifacts)
+    server = play.serve("blocking", 1, tunables)
+    client = play.end(play.ask(way, 3000, 700, tunables))
+    check_met(net, client, play.end(server))
+
+
+@pytest.mark.parametrize("how", ["epoll", "fork"])
+def test_servers(net, artifacts, how):
+    """An event loop and a server that forks for each connection, for several clients, of which one is of the server's user."""
+    play = Play(net, artifacts)
+    server = play.serve(how, 3, ALWAYS)
+    clients = [play.ask("direct", 1500, 1000, ALWAYS, user) for user in (CLIENT, SERVER, "root")]
+    reports = [play.end(client) for client in clients]
+    check_met(net, *reports, play.end(server))
+
+
+@pytest.mark.parametrize("way", ["direct", "masquerade"])
+def test_redis(net, artifacts, way):
+    """Redis and its benchmark, of two users, by a translated address: their payload goes over SDP."""
+    if not net.translates and way != "direct":
+        pytest.skip("no address translation (nft) here")
+    if not shutil.which("redis-benchmark"):
+        pytest.skip("no redis-benchmark")
+    play = Play(net, artifacts)
+    argv = ["redis-server", "--port", SERVED, "--save", "", "--appendonly", "no", "--protected-mode", "no"]
+    server = play.start(net.b, "redis", argv)
+    net.b.wait_listening(SERVED)
+    address, port = WAYS[way]
+    argv = ["redis-benchmark", "-h", address, "-p", port, "-c", "4", "-n", "20000", "-d", "1000", "-t", "set,get", "--csv"]
+    client = play.end(play.start(net.a, CLIENT, argv))
+    server.process.terminate()
+    check_met(net, client, play.end(server))
+
+
+def test_no_directory(net, artifacts):
+    """Without a directory such a connection is TCP, and says why."""
+    play = Play(net, artifacts, directory="/nonexistent/sdp")
+    server = play.serve("blocking", 1, ALWAYS)
+    reports = [play.end(play.ask("direct", 300, 100, ALWAYS)), play.end(server)]
+    for report in reports:
+        assert report.sdp_bytes == 0 and report.raw["reasons"] == {"remote-peer": 1}, report.raw
+
+
+def test_other_end_without_the_library(net, artifacts):
+    """A name in the directory to which nobody comes is taken away again; nothing is lost."""
+    play = Play(net, artifacts)
+    argv = net.b.prefix() + play.script("serve", "::", SERVED, "blocking", 1)
+    server = Program(argv, play.dir / "plain.log")
+    net.b.wait_listening(SERVED)
+    report = play.end(play.ask("direct", 3000, 100, ALWAYS))
+    assert server.wait(LIMIT_S) == 0
+    assert report.sdp_bytes == 0 and "peer-not-listening" in report.raw["reasons"], report.raw
+    assert net.names() == [], "the name of a meeting that came to nothing"
+
+
+@pytest.mark.parametrize("way", ["inside", "direct"])
+def test_private_users(net, artifacts, way):
+    """A server in whose user namespace its clients' users have no names, as Debian's unit of Redis is: in one network namespace, and
+    between two."""
+    if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 9):
+        pytest.skip("this kernel does not number processes")
+    play = Play(net, artifacts)
+    uid = str(pwd.getpwnam(SERVER).pw_uid)
+    argv = play.script("serve", "::", SERVED, "epoll", 3)
+    within = [python(), artifacts.programs / "private_users.py", uid]
+    server = play.start(net.b, "root", argv, ALWAYS, within)
+    net.b.wait_listening(SERVED)
+    space, address = (net.b, "127.0.0.1") if way == "inside" else (net.a, WAYS[way][0])
+    argv = play.script("ask", address, SERVED, 1500, 1000)
+    clients = [play.start(space, user, argv, ALWAYS) for user in (CLIENT, "news", "root")]
+    reports = [play.end(client) for client in clients]
+    check_met(net, *reports, play.end(server))
