@@ -8,13 +8,14 @@ import os
 import pwd
 import shutil
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
 import pytest
 
 from support.containers import SERVED, WAYS, Containers
-from support.procs import Program
+from support.procs import Program, wait_until
 from support.report import Report
 from support.stage import Artifacts, python
 from support.users import words
@@ -151,6 +152,21 @@ def test_no_directory(net, artifacts):
         assert report.sdp_bytes == 0 and report.raw["reasons"] == {"remote-peer": 1}, report.raw
 
 
+def test_looks_for_a_directory(net, artifacts):
+    """Where there is none the kernel is not asked for it at each connection and each listener, but at most once a second."""
+    play = Play(net, artifacts, directory="/nonexistent/sdp")
+    server = play.serve("blocking", 40, ALWAYS)
+    trace = play.dir / "trace"
+    within = ["strace", "-f", "-qq", "-o", trace, "-P", play.directory, "-e", "trace=%file"]
+    began = time.monotonic()
+    argv = play.script("often", *WAYS["direct"], 40)
+    play.end(play.start(net.a, CLIENT, argv, ALWAYS, within))
+    took = time.monotonic() - began
+    play.end(server)
+    looks = trace.read_text("ascii").count(play.directory)
+    assert 1 <= looks <= 3 + took, f"{looks} looks in {took} seconds"
+
+
 def test_other_end_without_the_library(net, artifacts):
     """A name in the directory to which nobody comes is taken away again; nothing is lost."""
     play = Play(net, artifacts)
@@ -180,3 +196,57 @@ def test_private_users(net, artifacts, way):
     clients = [play.start(space, user, argv, ALWAYS) for user in (CLIENT, "news", "root")]
     reports = [play.end(client) for client in clients]
     check_met(net, *reports, play.end(server))
+
+
+def test_proxy(net, artifacts):
+    """A proxy in user space makes two connections, of which neither end finds the other's library: TCP, and nothing is lost."""
+    play = Play(net, artifacts)
+    server = play.serve("blocking", 1, ALWAYS)
+    argv = net.host.prefix() + play.script("relay", "10.77.0.1", 7001, "10.77.0.3", SERVED)
+    proxy = Program(argv, play.dir / "proxy.log")
+    net.host.wait_listening(7001)
+    client = play.start(net.a, CLIENT, play.script("ask", "10.77.0.1", 7001, 3000, 100), ALWAYS)
+    reports = [play.end(client), play.end(server)]
+    assert proxy.wait(LIMIT_S) == 0, proxy.output()
+    for report in reports:
+        assert report.sdp_bytes == 0 and "peer-not-listening" in report.raw["reasons"], report.raw
+    assert net.names() == [], "names of meetings that came to nothing"
+
+
+def test_equal_addresses(net, artifacts):
+    """Two pairs of namespaces with equal addresses and ports, in step, with one directory: each byte reaches its own peer."""
+    other = Containers()
+    try:
+        play = Play(net, artifacts)
+        spaces = [net, other]
+        servers = []
+        for space in spaces:
+            argv = play.script("serve", "::", SERVED, "epoll", 2)
+            servers.append(play.start(space.b, SERVER, argv, ALWAYS))
+            space.b.wait_listening(SERVED)
+        sizes = (1000, 1010, 990, 1020)
+        asked = [(space, size) for space, size in zip(spaces * 2, sizes)]
+        clients = [
+            play.start(space.a, CLIENT, play.script("ask", *WAYS["direct"], 1500, size), ALWAYS)
+            for space, size in asked
+        ]
+        reports = [play.end(client) for client in clients]
+        check_met(net, *reports, *(play.end(server) for server in servers))
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("user", [CLIENT, "root"])
+def test_killed_peer(net, artifacts, user):
+    """A server in a process namespace of its own is killed: its client gets the end, as over TCP, and waits no longer."""
+    play = Play(net, artifacts)
+    argv = play.script("serve", "::", SERVED, "blocking", 1)
+    within = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    server = play.start(net.b, "root", argv, ALWAYS, within)
+    net.b.wait_listening(SERVED)
+    client = play.start(net.a, user, play.script("last", *WAYS["direct"], 1000), ALWAYS)
+    wait_until(lambda: b"met" in client.output(), "messages", LIMIT_S)
+    server.process.kill()
+    report = play.end(client)
+    assert share(report) >= SHARE, report.raw
+    assert b"ended" in client.output()

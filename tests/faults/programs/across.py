@@ -1,6 +1,7 @@
 """A server that gives each message back, and a client that holds what it gets against what it sent.
 
 Usage: across.py serve ADDRESS PORT blocking|epoll|fork CONNECTIONS | across.py ask ADDRESS PORT MESSAGES SIZE
+       across.py relay ADDRESS PORT TO TO-PORT | across.py last ADDRESS PORT SIZE | across.py often ADDRESS PORT CONNECTIONS
 A message is its length in four bytes, and bytes that its number chooses. The server ends after so many connections.
 """
 
@@ -118,4 +119,42 @@ def ask(address, port, messages, size):
     print("well")
 
 
-{"serve": serve, "ask": ask}[sys.argv[1]](*sys.argv[2:])
+def last(address, port, size):
+    """A client whose server is killed: it gets the messages back that were answered, and then the end of the stream, or a reset."""
+    with socket.create_connection((address, int(port))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(1000):
+            message = struct.pack(">I", int(size)) + content(number, int(size))
+            sock.sendall(message)
+            assert exactly(sock, len(message)) == message, f"message {number} came back changed"
+        print("met", flush=True)
+        try:
+            assert exactly(sock, 1) == b""
+        except ConnectionResetError:
+            pass
+    print("ended")
+
+
+def often(address, port, connections):
+    """A client that makes one connection after the other, and listens as often at other ports."""
+    for _ in range(int(connections)):
+        with socket.create_server(("0.0.0.0", 0)):
+            ask(address, port, 20, 100)
+
+
+def relay(address, port, to, to_port):
+    """Passes one connection's bytes on, as a proxy in user space does."""
+    with socket.create_server((address, int(port)), family=family(address)) as listener:
+        near = listener.accept()[0]
+    with near, socket.create_connection((to, int(to_port))) as far:
+        ways = {near: far, far: near}
+        while ways:
+            for sock in select.select(list(ways), [], [])[0]:
+                part = sock.recv(1 << 16)
+                if part:
+                    ways[sock].sendall(part)
+                else:
+                    ways.pop(sock).shutdown(socket.SHUT_WR)
+
+
+{"serve": serve, "ask": ask, "last": last, "often": often, "relay": relay}[sys.argv[1]](*sys.argv[2:])
