@@ -167,7 +167,7 @@ fn listen_on_path() -> io::Result<(PathBuf, String, OwnedFd)> {
     }
 }
 
-/// Removes what a killed `sdp run` of this user left: a folder whose socket nobody listens on.
+/// Removes what a killed `sdp run` of this user left: a folder whose socket nobody has.
 fn remove_stale(folder: &Path) {
     use std::os::unix::fs::MetadataExt;
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -181,7 +181,7 @@ fn remove_stale(folder: &Path) {
             let found = std::fs::symlink_metadata(&path);
             found.is_ok_and(|m| m.is_dir() && m.uid() == sys::own_uid())
         };
-        if is_ours && is_own() && sys::is_nobody_listening(&path.join("s")) {
+        if is_ours && is_own() && sys::is_left(&path.join("s")) {
             // Nothing else is ever in it; another file keeps it.
             let _ = std::fs::remove_file(path.join("s"));
             let _ = std::fs::remove_dir(&path);
@@ -390,6 +390,21 @@ mod tests {
             keep: None,
             kept: HashSet::new(),
         }
+    }
+
+    #[test]
+    fn folders_of_others_are_removed_when_left_and_else_not_disturbed() {
+        let of = Collector::start(true).expect("collector");
+        let folder = of.directory.clone().expect("directory");
+        let socket = folder.join("s");
+        remove_stale(&std::env::temp_dir());
+        assert!(socket.exists(), "a collector that lives");
+        assert_eq!(of.finish().refused, 0, "no connection was made to it");
+        let (left, path, listener) = listen_on_path().expect("path");
+        assert!(!sys::is_left(Path::new(&path)));
+        drop(listener);
+        remove_stale(&std::env::temp_dir());
+        assert!(!left.exists());
     }
 
     #[test]

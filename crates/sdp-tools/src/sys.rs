@@ -106,11 +106,18 @@ pub fn seqpacket_connect(name: LocalName<'_>) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether a socket's file is there, and no process listens on it any more.
-pub fn is_nobody_listening(path: &std::path::Path) -> bool {
+/// Whether a stream or packet socket's file is there, and no process has the socket any more. Asked
+/// with a socket of another kind, so that no connection is made: a process that has it sees nothing.
+pub fn is_left(path: &std::path::Path) -> bool {
     let name = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-    let asked = seqpacket_connect(LocalName::Path(name));
-    asked.is_err_and(|e| e.raw_os_error() == Some(libc::ECONNREFUSED))
+    let ask = || {
+        let fd = made(kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        let (addr, len) = local_address(LocalName::Path(name))?;
+        check(kernel::connect(fd.as_raw_fd(), &addr, len))?;
+        Ok::<_, io::Error>(())
+    };
+    // A socket of a living process answers EPROTOTYPE.
+    ask().is_err_and(|e| e.raw_os_error() == Some(libc::ECONNREFUSED))
 }
 
 /// A non-blocking connection of a listener; `None` when none is waiting.
