@@ -172,57 +172,85 @@ fn strict(line: &str) -> String {
 pub fn convert(text: &str, language: Language) -> Result<String, Vec<String>> {
     let mut config = Box::new(Config::new());
     config.load_text(b"", text.as_bytes());
-    // For each role, rules behind a rule for everything never count.
-    let mut rules: Vec<&Rule> = Vec::new();
-    let mut rest = [config.default_family(); 2];
-    let mut is_closed = [false; 2];
-    for rule in config.rules() {
-        let role = rule.role as usize;
-        if !is_closed[role] {
-            rules.push(rule);
-            if is_for_everything(&config, rule) {
-                (is_closed[role], rest[role]) = (true, rule.family);
-            }
-        }
-    }
-    let mut refused = Vec::new();
-    let mut more = Vec::new();
-    for role in [Role::Server, Role::Client] {
-        if is_closed[role as usize] {
-            continue;
-        }
-        match (language, rest[role as usize]) {
-            // `match` files say so by themselves, `use` files do not.
-            (Language::Use, Family::Tcp) => more.push(format!("use tcp {} * *:*", role.word())),
-            (Language::Match, Family::Both) if role == Role::Client => {
-                refused.push("what no client rule matches gets both: match cannot say that".into())
-            }
-            (Language::Match, Family::Both) => more.push("match shared *:*".to_string()),
-            (Language::Match, Family::Sdp) => more.push(match role {
-                Role::Server => "match listen *:*".to_string(),
-                Role::Client => "match destination *:*".to_string(),
-            }),
-            _ => {}
-        }
-    }
+    let reached = Reached::of(&config);
+    let (more, mut refused) = reached.behind(language);
     if language == Language::Match {
-        for (at, rule) in rules.iter().enumerate() {
-            if let Some(why) = unsayable(&config, rule, &rules[at + 1..], rest[rule.role as usize])
-            {
+        for (at, rule) in reached.rules.iter().enumerate() {
+            let rest = reached.rest[rule.role as usize];
+            if let Some(why) = unsayable(&config, rule, &reached.rules[at + 1..], rest) {
                 refused.push(format!("line {}: {why}", rule.place.line));
             }
         }
     }
     if language == Language::Match
         && more.is_empty()
-        && rules.iter().all(|rule| rule.family == Family::Tcp)
+        && reached.rules.iter().all(|rule| rule.family == Family::Tcp)
     {
         refused.push("nothing gets SDP: a file without a match statement would mean both".into());
     }
     if !refused.is_empty() {
         return Err(refused);
     }
+    let mut out = lines(text, &config, &reached.rules, language);
+    for line in more {
+        let _ = writeln!(out, "{line}");
+    }
+    Ok(out)
+}
 
+/// The rules that count: rules behind a rule for everything never do.
+struct Reached<'a> {
+    rules: Vec<&'a Rule>,
+    /// By role: what is left gets this family.
+    rest: [Family; 2],
+    /// By role: there is a rule for everything.
+    is_closed: [bool; 2],
+}
+
+impl<'a> Reached<'a> {
+    fn of(config: &'a Config) -> Self {
+        let (rest, is_closed) = ([config.default_family(); 2], [false; 2]);
+        let mut reached = Self { rules: Vec::new(), rest, is_closed };
+        for rule in config.rules() {
+            let role = rule.role as usize;
+            if !reached.is_closed[role] {
+                reached.rules.push(rule);
+                if is_for_everything(config, rule) {
+                    (reached.is_closed[role], reached.rest[role]) = (true, rule.family);
+                }
+            }
+        }
+        reached
+    }
+
+    /// Lines to add at the end of the file, and what the language cannot say.
+    fn behind(&self, language: Language) -> (Vec<String>, Vec<String>) {
+        let (mut more, mut refused) = (Vec::new(), Vec::new());
+        for role in [Role::Server, Role::Client] {
+            if self.is_closed[role as usize] {
+                continue;
+            }
+            match (language, self.rest[role as usize]) {
+                // `match` files say so by themselves, `use` files do not.
+                (Language::Use, Family::Tcp) => more.push(format!("use tcp {} * *:*", role.word())),
+                (Language::Match, Family::Both) if role == Role::Client => {
+                    let why = "what no client rule matches gets both: match cannot say that";
+                    refused.push(why.into());
+                }
+                (Language::Match, Family::Both) => more.push("match shared *:*".to_string()),
+                (Language::Match, Family::Sdp) => more.push(match role {
+                    Role::Server => "match listen *:*".to_string(),
+                    Role::Client => "match destination *:*".to_string(),
+                }),
+                _ => {}
+            }
+        }
+        (more, refused)
+    }
+}
+
+/// The lines of the file, each rule in `language`, notes where they were.
+fn lines(text: &str, config: &Config, rules: &[&Rule], language: Language) -> String {
     let mut out = String::new();
     for (number, line) in text.lines().enumerate() {
         let here: Vec<&Rule> =
@@ -231,7 +259,7 @@ pub fn convert(text: &str, language: Language) -> Result<String, Vec<String>> {
         let (statement, note) = line.split_at(comment_at(line));
         let (statement, note) = (statement.trim(), note.trim_end());
         if is_rule {
-            let lines = written(&config, &here, language);
+            let lines = written(config, &here, language);
             if lines.is_empty() && !note.is_empty() {
                 let _ = writeln!(out, "{note}");
             }
@@ -247,10 +275,7 @@ pub fn convert(text: &str, language: Language) -> Result<String, Vec<String>> {
             let _ = writeln!(out, "{}{gap}{note}", strict(statement));
         }
     }
-    for line in more {
-        let _ = writeln!(out, "{line}");
-    }
-    Ok(out)
+    out
 }
 
 /// Runs the sub-command.

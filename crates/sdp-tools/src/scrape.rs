@@ -45,49 +45,66 @@ fn texts<N: ToString>(map: impl IntoIterator<Item = (String, N)>) -> Vec<(String
 
 fn render(sources: &[Source]) -> String {
     let mut out = String::new();
-    let with = |source: &Source, extra: &str, value: String| {
+    amounts(&mut out, sources);
+    causes(&mut out, sources);
+    histogram(&mut out, sources);
+    out
+}
+
+/// A metric's samples of each source: what `of` says, with the source's labels before its own.
+fn each(sources: &[Source], of: &dyn Fn(&Source) -> Vec<Sample>) -> Vec<Sample> {
+    let with = |source: &Source, extra: &str| {
         let comma = if extra.is_empty() { "" } else { "," };
-        (format!("{}{comma}{extra}", source.labels), value)
+        format!("{}{comma}{extra}", source.labels)
     };
-    let each = |of: &dyn Fn(&Source) -> Vec<Sample>| -> Vec<Sample> {
-        let one =
-            |s: &Source| of(s).into_iter().map(|(extra, v)| with(s, &extra, v)).collect::<Vec<_>>();
-        sources.iter().flat_map(one).collect()
+    let one = |s: &Source| {
+        of(s).into_iter().map(|(extra, value)| (with(s, &extra), value)).collect::<Vec<_>>()
     };
-    let plain = |value: String| vec![(String::new(), value)];
-    let by = |name: &str, list: &[(String, String)]| -> Vec<Sample> {
-        let one = |(word, n): &(String, String)| (format!("{name}=\"{}\"", label(word)), n.clone());
-        list.iter().map(one).collect()
-    };
+    sources.iter().flat_map(one).collect()
+}
+
+/// One sample without a label of its own.
+fn plain(value: String) -> Vec<Sample> {
+    vec![(String::new(), value)]
+}
+
+/// A sample for each word, as the label `name`.
+fn by(name: &str, list: &[(String, String)]) -> Vec<Sample> {
+    let one = |(word, n): &(String, String)| (format!("{name}=\"{}\"", label(word)), n.clone());
+    list.iter().map(one).collect()
+}
+
+/// How many connections there are, and how many bytes they moved.
+fn amounts(out: &mut String, sources: &[Source]) {
     metric(
-        &mut out,
+        out,
         "sdp_connections_seen_total",
         "counter",
         "Ends of established stream connections.",
-        &each(&|s| plain(s.seen.to_string())),
+        &each(sources, &|s| plain(s.seen.to_string())),
     );
     metric(
-        &mut out,
+        out,
         "sdp_connections_sdp_total",
         "counter",
         "Of these, those that moved payload over SDP.",
-        &each(&|s| plain(s.sdp.to_string())),
+        &each(sources, &|s| plain(s.sdp.to_string())),
     );
     if sources.iter().any(|s| s.open.is_some()) || sources.is_empty() {
         metric(
-            &mut out,
+            out,
             "sdp_connections_open",
             "gauge",
             "Open connection ends and listeners that the library follows.",
-            &each(&|s| s.open.map_or(Vec::new(), |n| plain(n.to_string()))),
+            &each(sources, &|s| s.open.map_or(Vec::new(), |n| plain(n.to_string()))),
         );
     }
     metric(
-        &mut out,
+        out,
         "sdp_bytes_total",
         "counter",
         "Payload bytes that the program's calls moved.",
-        &each(&|s| {
+        &each(sources, &|s| {
             let Bytes { sdp_sent, sdp_received, tcp_sent, tcp_received } = s.bytes;
             let one = |lane: &str, direction: &str, n: u64| {
                 (format!("lane=\"{lane}\",direction=\"{direction}\""), n.to_string())
@@ -100,58 +117,60 @@ fn render(sources: &[Source]) -> String {
             ]
         }),
     );
+}
+
+/// Why connections are where they are, and how their calls waited.
+fn causes(out: &mut String, sources: &[Source]) {
     metric(
-        &mut out,
+        out,
         "sdp_connections_tcp",
         "gauge",
         "Ends that moved nothing over SDP, by reason.",
-        &each(&|s| by("reason", &s.reasons)),
+        &each(sources, &|s| by("reason", &s.reasons)),
     );
     metric(
-        &mut out,
+        out,
         "sdp_demotions_total",
         "counter",
         "Halves that went back to TCP, by reason.",
-        &each(&|s| by("reason", &s.demotions)),
+        &each(sources, &|s| by("reason", &s.demotions)),
     );
     metric(
-        &mut out,
+        out,
         "sdp_connections_refused_total",
         "counter",
         "Connections that were refused because rules want SDP or nothing, by reason.",
-        &each(&|s| by("reason", &s.refused)),
+        &each(sources, &|s| by("reason", &s.refused)),
     );
     metric(
-        &mut out,
+        out,
         "sdp_waits_total",
         "counter",
         "Waits by how they ended.",
-        &each(&|s| {
+        &each(sources, &|s| {
             let [spun, slept] = s.waits;
             by("how", &texts([("spun".to_string(), spun), ("slept".to_string(), slept)]))
         }),
     );
     metric(
-        &mut out,
+        out,
         "sdp_ring_full_total",
         "counter",
         "Times that a sender found no room.",
-        &each(&|s| plain(s.messages.ring_full.to_string())),
+        &each(sources, &|s| plain(s.messages.ring_full.to_string())),
     );
     metric(
-        &mut out,
+        out,
         "sdp_device_connections_total",
         "counter",
         "Connection ends that met their other end by an RDMA device, by its port.",
-        &each(&|s| {
+        &each(sources, &|s| {
             let one = |MetBy { name, port, ends }: &MetBy| {
                 (format!("device=\"{}\",port=\"{port}\"", label(name)), ends.to_string())
             };
             s.devices.iter().map(one).collect()
         }),
     );
-    histogram(&mut out, sources);
-    out
 }
 
 /// Sizes of messages. Its samples have names of their own.

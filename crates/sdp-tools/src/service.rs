@@ -278,14 +278,27 @@ fn limit(value: Option<&str>) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(scale)
 }
 
+/// Adds findings: check, grade, what was found, advice.
+fn adder(found: &mut Vec<Finding>) -> impl FnMut(&'static str, Grade, String, &str) {
+    |check, grade, what, advice| {
+        found.push(Finding { check, grade, what, advice: advice.to_string() });
+    }
+}
+
 /// Everything in the unit that stops or slows lanes.
 fn judge(unit: &Unit) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut add = |check, grade, what: String, advice: &str| {
-        found.push(Finding { check, grade, what, advice: advice.to_string() });
-    };
-    let name = &unit.name;
-    add("unit", Grade::Ok, format!("{name} is {}", unit.file.display()), "");
+    let is = format!("{} is {}", unit.name, unit.file.display());
+    adder(&mut found)("unit", Grade::Ok, is, "");
+    for of in [isolation, calls, limits, surroundings, preload, program] {
+        of(unit, &mut found);
+    }
+    found
+}
+
+/// Whom the processes of the unit can meet.
+fn isolation(unit: &Unit, found: &mut Vec<Finding>) {
+    let mut add = adder(found);
     if unit.lacks_unix() {
         let what = "RestrictAddressFamilies= has no AF_UNIX: the two processes of a connection cannot meet";
         add("families", Grade::Stop, what.into(), "sdp service enable adds it.");
@@ -301,6 +314,11 @@ fn judge(unit: &Unit) -> Vec<Finding> {
         let what = "the unit has a network namespace of its own: lanes stay inside it";
         add("network", Grade::Note, what.into(), "");
     }
+}
+
+/// System calls that the unit refuses.
+fn calls(unit: &Unit, found: &mut Vec<Finding>) {
+    let mut add = adder(found);
     let filters = unit.all("SystemCallFilter");
     if !filters.is_empty() {
         let is_list = !filters[0].starts_with('~');
@@ -319,6 +337,11 @@ fn judge(unit: &Unit) -> Vec<Finding> {
             add("calls", Grade::Note, what.into(), "");
         }
     }
+}
+
+/// Limits that are too low for lanes.
+fn limits(unit: &Unit, found: &mut Vec<Finding>) {
+    let mut add = adder(found);
     if let Some(most) = limit(unit.last("LimitNOFILE"))
         && most < FEW_DESCRIPTORS
     {
@@ -332,6 +355,11 @@ fn judge(unit: &Unit) -> Vec<Finding> {
         let what = format!("LimitFSIZE= is {most} bytes: no memory for lanes");
         add("file-size", Grade::Stop, what, "LimitFSIZE=infinity.");
     }
+}
+
+/// Where the unit's connections and its files come from.
+fn surroundings(unit: &Unit, found: &mut Vec<Finding>) {
+    let mut add = adder(found);
     if unit.last("StandardInput").is_some_and(|v| v == "socket") {
         let what = "StandardInput=socket: each connection is on descriptor 0 (standard-descriptor)";
         add("input", Grade::Stop, what.into(), "Nothing, unless the program can take LISTEN_FDS.");
@@ -343,6 +371,11 @@ fn judge(unit: &Unit) -> Vec<Finding> {
             add("root", Grade::Slow, what, "Install it there, or BindReadOnlyPaths= it.");
         }
     }
+}
+
+/// What takes the library away.
+fn preload(unit: &Unit, found: &mut Vec<Finding>) {
+    let mut add = adder(found);
     let unset = unit.all("UnsetEnvironment").iter();
     if unset.flat_map(|v| v.split_whitespace()).any(|v| v.split('=').next() == Some("LD_PRELOAD")) {
         let what = "UnsetEnvironment= takes LD_PRELOAD away";
@@ -356,6 +389,11 @@ fn judge(unit: &Unit) -> Vec<Finding> {
             add("preload", Grade::Slow, what, "Name the library there instead.");
         }
     }
+}
+
+/// Why the program cannot load the library.
+fn program(unit: &Unit, found: &mut Vec<Finding>) {
+    let mut add = adder(found);
     if let Some(program) = unit.program() {
         let shown = program.display();
         let why = match Program::of(&program) {
@@ -375,7 +413,6 @@ fn judge(unit: &Unit) -> Vec<Finding> {
             add("program", Grade::Stop, format!("{shown} {why}"), "Nothing: it stays on TCP.");
         }
     }
-    found
 }
 
 /// Runs `sdp service check`; the result is whether nothing must be done.

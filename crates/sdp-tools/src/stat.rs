@@ -475,85 +475,93 @@ fn text(processes: &[Process], since_s: Option<f64>, width: usize) -> String {
         let _ = writeln!(out, "{}", wrapped(&line, 2, width));
     }
     for process in processes {
-        let sums = &process.view.sums;
-        let bytes = Bytes::of(sums);
-        let line = format!(
-            "{} {} (uid {}, library {}, {:.0} s): {} seen, {} SDP; SDP {} sent, {} received; TCP {} sent, {} received",
-            process.pid,
-            process.view.program,
-            process.uid,
-            process.view.version,
-            age_s(&process.view),
-            sums.seen,
-            sums.sdp,
-            human_bytes(bytes.sdp_sent),
-            human_bytes(bytes.sdp_received),
-            human_bytes(bytes.tcp_sent),
-            human_bytes(bytes.tcp_received),
-        );
-        let _ = writeln!(out, "{}", wrapped(&line, 2, width));
-        if let Some(note) = rules_note(&process.view.rules) {
-            let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
-        }
-        if let Some(note) = tunables_note(&process.view) {
-            let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
-        }
-        let messages = Messages::of_process(&process.view).note();
-        let devices = process.view.devices.iter().map(device_note);
-        for note in devices.chain(messages) {
-            let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
-        }
+        heading(&mut out, process, width);
         if width < TABLE {
             out.extend(process.view.rows.iter().map(|row| block(row, width)));
             continue;
         }
-        if process.view.rows.is_empty() {
-            continue;
-        }
-        let _ = writeln!(
-            out,
-            "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:>8} {:<24} {:>10} {:>8} {:>7} {:>9}",
-            "fd",
-            "local",
-            "remote",
-            "state",
-            "sending by",
-            "sent",
-            "queued",
-            "receiving by",
-            "received",
-            "queued",
-            "credits",
-            "threshold"
-        );
-        for row in &process.view.rows {
-            let moved = |d| {
-                row.counter(d, Counter::SdpBytes).wrapping_add(row.counter(d, Counter::TcpBytes))
-            };
-            let [send, receive] = &row.halves;
-            let _ = writeln!(
-                out,
-                "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:>8} {:<24} {:>10} {:>8} {:>7} {:>9}",
-                row.fd,
-                names::end(&row.local),
-                names::end(&row.remote),
-                names::state(row.state),
-                way(send),
-                human_bytes(moved(Direction::Send)),
-                send.queued,
-                way(receive),
-                human_bytes(moved(Direction::Receive)),
-                receive.queued,
-                send.credits,
-                send.threshold,
-            );
-            let notes = [peer_note(row), Messages::of_row(row).note(), queue_pair_note(row)];
-            for note in notes.into_iter().flatten() {
-                let _ = writeln!(out, "        {note}");
-            }
+        if !process.view.rows.is_empty() {
+            table(&mut out, &process.view.rows);
         }
     }
     out
+}
+
+/// What a process has moved in all, and notes about it.
+fn heading(out: &mut String, process: &Process, width: usize) {
+    let sums = &process.view.sums;
+    let bytes = Bytes::of(sums);
+    let line = format!(
+        "{} {} (uid {}, library {}, {:.0} s): {} seen, {} SDP; SDP {} sent, {} received; TCP {} sent, {} received",
+        process.pid,
+        process.view.program,
+        process.uid,
+        process.view.version,
+        age_s(&process.view),
+        sums.seen,
+        sums.sdp,
+        human_bytes(bytes.sdp_sent),
+        human_bytes(bytes.sdp_received),
+        human_bytes(bytes.tcp_sent),
+        human_bytes(bytes.tcp_received),
+    );
+    let _ = writeln!(out, "{}", wrapped(&line, 2, width));
+    if let Some(note) = rules_note(&process.view.rules) {
+        let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
+    }
+    if let Some(note) = tunables_note(&process.view) {
+        let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
+    }
+    let messages = Messages::of_process(&process.view).note();
+    let devices = process.view.devices.iter().map(device_note);
+    for note in devices.chain(messages) {
+        let _ = writeln!(out, "  {}", wrapped(&note, 4, width));
+    }
+}
+
+/// A table of connections, with notes under those that have some.
+fn table(out: &mut String, rows: &[RowView]) {
+    let _ = writeln!(
+        out,
+        "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:>8} {:<24} {:>10} {:>8} {:>7} {:>9}",
+        "fd",
+        "local",
+        "remote",
+        "state",
+        "sending by",
+        "sent",
+        "queued",
+        "receiving by",
+        "received",
+        "queued",
+        "credits",
+        "threshold"
+    );
+    for row in rows {
+        let moved =
+            |d| row.counter(d, Counter::SdpBytes).wrapping_add(row.counter(d, Counter::TcpBytes));
+        let [send, receive] = &row.halves;
+        let _ = writeln!(
+            out,
+            "  {:>5} {:<22} {:<22} {:<11} {:<24} {:>10} {:>8} {:<24} {:>10} {:>8} {:>7} {:>9}",
+            row.fd,
+            names::end(&row.local),
+            names::end(&row.remote),
+            names::state(row.state),
+            way(send),
+            human_bytes(moved(Direction::Send)),
+            send.queued,
+            way(receive),
+            human_bytes(moved(Direction::Receive)),
+            receive.queued,
+            send.credits,
+            send.threshold,
+        );
+        let notes = [peer_note(row), Messages::of_row(row).note(), queue_pair_note(row)];
+        for note in notes.into_iter().flatten() {
+            let _ = writeln!(out, "        {note}");
+        }
+    }
 }
 
 /// Said where no process is shown.

@@ -192,7 +192,19 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
     pairs.into_iter().try_for_each(Pair::end)?;
     let nobody = Ended { how: Ok(0), user_s: 0.0, system_s: 0.0 };
     let report = Report::new(Vec::new(), &nobody, 0.0, &collector.finish());
+    Ok(Outcome {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        cases: cases(options, &numbers, &cells),
+        left_out,
+        ends_on_sdp: (report.connections.sdp, report.connections.seen),
+        sdp_share: report.sdp_share(),
+        foreign_cpu,
+    })
+}
 
+/// The figures of each case; `cells` has of each round TCP's and SDP's.
+fn cases(options: &Options, numbers: &[usize], cells: &[Vec<[f64; 2]>]) -> Vec<Case> {
     let mut cases = Vec::new();
     for (g, gap_us) in options.gap_us.iter().enumerate() {
         let Some(fewest) = cells.get(g * numbers.len()) else { continue };
@@ -216,15 +228,7 @@ fn measure(options: &Options) -> Result<Outcome, Failure> {
             });
         }
     }
-    Ok(Outcome {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
-        cases,
-        left_out,
-        ends_on_sdp: (report.connections.sdp, report.connections.seen),
-        sdp_share: report.sdp_share(),
-        foreign_cpu,
-    })
+    cases
 }
 
 fn text(o: &Outcome, options: &Options) -> String {
