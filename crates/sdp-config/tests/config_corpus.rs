@@ -41,11 +41,11 @@ fn v4(a: u8, b: u8, c: u8, d: u8) -> [u8; 16] {
     std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets()
 }
 
-/// Lines, the rules they give, and the diagnostics.
-#[test]
-fn every_example_line() {
-    use Problem::*;
-    let cases: &[(&str, &[&str], &[Problem])] = &[
+mod examples {
+    use super::Problem::{self, *};
+
+    /// Lines, the rules they give, and the diagnostics.
+    pub(super) const LINES: &[(&str, &[&str], &[Problem])] = &[
         // Lines that the historic parsers of both generations accept.
         ("use sdp connect * 192.168.1.0/24:*", &["client sdp * 192.168.1.0/24:*"], &[]),
         ("use sdp connect * 1234:5678::0/64:*", &["client sdp * 1234:5678::/64:*"], &[]),
@@ -141,7 +141,11 @@ fn every_example_line() {
         ("match program", &[], &[BadMatch]),
         ("match listen host:1", &[], &[BadAddress]),
     ];
-    for (line, rules, expected) in cases {
+}
+
+#[test]
+fn every_example_line() {
+    for (line, rules, expected) in examples::LINES {
         let config = load(&format!("{line}\n"));
         assert_eq!(show(&config), *rules, "{line}");
         let mut found = problems(&config);
@@ -297,62 +301,64 @@ impl Lcg {
     }
 }
 
+/// Pieces of the language.
+const PIECES: &[&str] = &[
+    "use",
+    "USE",
+    "log",
+    "option",
+    "match",
+    "sdp",
+    "tcp",
+    "both",
+    "server",
+    "client",
+    "listen",
+    "connect",
+    "destination",
+    "min-level",
+    "file",
+    "stderr",
+    "program",
+    "shared",
+    " ",
+    "  ",
+    "\t",
+    "\n",
+    "\r\n",
+    "#",
+    "*",
+    "*:*",
+    ":",
+    "-",
+    "/",
+    ".",
+    "10.0.0.1",
+    "/8",
+    "/129",
+    "fe80::",
+    "[::1]",
+    "]",
+    "[",
+    "::",
+    "5001",
+    "65536",
+    "0",
+    "00",
+    "\0",
+    "\u{fc}",
+    "recv_poll",
+    "x[a-",
+    "*.*",
+    ":*",
+    "ring_bytes",
+    "99999999999999999999",
+];
+
 /// Random lines out of the language's own pieces and random bytes: no panic, and the properties of
 /// every configuration hold.
 #[test]
 fn random_files_do_no_harm() {
-    const PIECES: &[&str] = &[
-        "use",
-        "USE",
-        "log",
-        "option",
-        "match",
-        "sdp",
-        "tcp",
-        "both",
-        "server",
-        "client",
-        "listen",
-        "connect",
-        "destination",
-        "min-level",
-        "file",
-        "stderr",
-        "program",
-        "shared",
-        " ",
-        "  ",
-        "\t",
-        "\n",
-        "\r\n",
-        "#",
-        "*",
-        "*:*",
-        ":",
-        "-",
-        "/",
-        ".",
-        "10.0.0.1",
-        "/8",
-        "/129",
-        "fe80::",
-        "[::1]",
-        "]",
-        "[",
-        "::",
-        "5001",
-        "65536",
-        "0",
-        "00",
-        "\0",
-        "\u{fc}",
-        "recv_poll",
-        "x[a-",
-        "*.*",
-        ":*",
-        "ring_bytes",
-        "99999999999999999999",
-    ];
     let mut config = Box::new(Config::new());
     let rounds = std::env::var("SDP_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok());
     for seed in 0..rounds.unwrap_or(20_000u64) {
@@ -373,27 +379,32 @@ fn random_files_do_no_harm() {
         config.load_text(&text[..cut], &text[cut..]);
         config.prepare(b"x");
         config.check_reachability();
-        let lines = text.iter().filter(|b| **b == b'\n').count() as u32 + 2;
-        for d in config.diagnostics() {
-            assert!((1..=lines).contains(&d.place.line), "seed {seed}: {d}");
-            assert!(
-                d.place.column >= 1 && usize::from(d.place.column) <= text.len() + 1,
-                "seed {seed}"
-            );
+        holds(&config, &text, seed);
+    }
+}
+
+/// The properties of every configuration.
+fn holds(config: &Config, text: &[u8], seed: u64) {
+    let lines = text.iter().filter(|b| **b == b'\n').count() as u32 + 2;
+    for d in config.diagnostics() {
+        assert!((1..=lines).contains(&d.place.line), "seed {seed}: {d}");
+        assert!(
+            d.place.column >= 1 && usize::from(d.place.column) <= text.len() + 1,
+            "seed {seed}"
+        );
+    }
+    for rule in config.rules() {
+        assert!(rule.ports.first <= rule.ports.last, "seed {seed}");
+        assert!(!config.text(rule.program).is_empty(), "seed {seed}");
+    }
+    for role in [Role::Server, Role::Client] {
+        let any = config.evaluate(role, b"x", v4(10, 0, 0, 1), 5001);
+        assert_eq!(config.decide(role, v4(10, 0, 0, 1), 5001), any, "seed {seed}");
+        if let Some(always) = config.always(role, b"x") {
+            assert_eq!(always, any.family, "seed {seed}");
         }
-        for rule in config.rules() {
-            assert!(rule.ports.first <= rule.ports.last, "seed {seed}");
-            assert!(!config.text(rule.program).is_empty(), "seed {seed}");
-        }
-        for role in [Role::Server, Role::Client] {
-            let any = config.evaluate(role, b"x", v4(10, 0, 0, 1), 5001);
-            assert_eq!(config.decide(role, v4(10, 0, 0, 1), 5001), any, "seed {seed}");
-            if let Some(always) = config.always(role, b"x") {
-                assert_eq!(always, any.family, "seed {seed}");
-            }
-            if let Some(number) = any.rule {
-                assert_eq!(config.rules()[number].role, role, "seed {seed}");
-            }
+        if let Some(number) = any.rule {
+            assert_eq!(config.rules()[number].role, role, "seed {seed}");
         }
     }
 }
