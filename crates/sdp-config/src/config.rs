@@ -1,118 +1,16 @@
-//! The rules of one process: fixed-size storage and the public types.
+//! The rules of one process in storage of a fixed size, and the log settings.
 
 use crate::addr::{AddressMatch, PortRange};
 use crate::diag::{Diagnostic, Problem, Severity};
 use crate::index::Index;
+use crate::place::{Place, Source};
+use crate::rule::{Dialect, Family, MAX_RULES, Role, Rule, Text};
 use crate::tunables::Tunables;
 
-/// Rules that are kept; further ones are a diagnostic. A line of a `match` statement may make two.
-pub const MAX_RULES: usize = 2048;
 /// Bytes for program patterns and the log file name.
 pub const POOL_LEN: usize = 61_440;
 /// Diagnostics that are kept; further ones are only counted.
 pub const MAX_DIAGNOSTICS: usize = 64;
-
-/// The verdict of a rule for a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Family {
-    /// SDP or nothing.
-    Sdp,
-    /// TCP only.
-    Tcp,
-    /// SDP where the peer can, else TCP.
-    Both,
-}
-
-impl Family {
-    /// The word in the rule file.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Sdp => "sdp",
-            Self::Tcp => "tcp",
-            Self::Both => "both",
-        }
-    }
-}
-
-/// Which sockets a rule is for. The two roles are separate ordered lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Role {
-    /// Sockets that listen: the local address is compared.
-    Server,
-    /// Sockets that connect: the remote address is compared.
-    Client,
-}
-
-impl Role {
-    /// The word in the rule file.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Server => "server",
-            Self::Client => "client",
-        }
-    }
-}
-
-/// The language a rule was written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Dialect {
-    /// `use …`
-    Ofed,
-    /// `match …`: names the sockets that get SDP; everything else stays TCP.
-    Topspin,
-}
-
-/// Which text a place is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Source {
-    /// Rules put in front of the file's (`sdp run --rule`).
-    Front,
-    /// The rule file.
-    File,
-}
-
-/// A piece of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Which text.
-    pub source: Source,
-    /// Line, from 1.
-    pub line: u32,
-    /// Byte column, from 1.
-    pub column: u16,
-    /// Bytes; 0 when something is missing there.
-    pub len: u16,
-}
-
-/// A piece of the pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Text {
-    pub(crate) at: u16,
-    pub(crate) len: u16,
-}
-
-/// One rule for one role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rule {
-    /// The language it was written in.
-    pub dialect: Dialect,
-    /// The verdict.
-    pub family: Family,
-    /// Which sockets.
-    pub role: Role,
-    /// Shell pattern for the program's short name; read it with [`Config::text`].
-    pub program: Text,
-    /// Which addresses.
-    pub address: AddressMatch,
-    /// Which ports.
-    pub ports: PortRange,
-    /// Where it was written.
-    pub place: Place,
-}
 
 /// Where log lines go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +115,7 @@ impl Config {
         self.log_destination_fixed = false;
         self.has_log = false;
         self.tunables = Tunables::DEFAULT;
-        self.prepare(b"");
+        self.index.begin();
     }
 
     /// The historic simple mode (`SIMPLE_LIBSDP`): no rules, every stream socket is SDP only.

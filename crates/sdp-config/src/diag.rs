@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::config::{Place, Source};
+use crate::place::{Place, Source};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,11 @@
 //! Which rule decides.
 
-use crate::config::{Config, Family, Place, Role, Rule};
+use crate::addr::{AddressMatch, PortRange};
+use crate::config::Config;
 use crate::diag::Problem;
 use crate::glob::{covers, glob_match};
+use crate::place::Place;
+use crate::rule::{Family, Role, Rule};
 
 /// The verdict for a socket, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,9 +85,7 @@ impl Config {
                 return None;
             }
             sure = Some(rule.family);
-            if rule.address.covers(crate::AddressMatch::Any)
-                && rule.ports.covers(crate::PortRange::ANY)
-            {
+            if rule.address.covers(AddressMatch::Any) && rule.ports.covers(PortRange::ANY) {
                 return sure;
             }
         }
@@ -113,5 +114,36 @@ impl Config {
                 self.report(Problem::NeverReached, place);
             }
         }
+    }
+
+    /// Finds out which rules are for the program with this short name, for [`Config::decide`]. Again
+    /// after each change of the rules.
+    pub fn prepare(&mut self, program: &[u8]) {
+        self.index.begin();
+        for role in [Role::Server, Role::Client] {
+            let mut nth = [0; 2];
+            for number in 0..self.rules().len() {
+                let Some(rule) = self.rules().get(number).copied() else { continue };
+                if rule.role == role && glob_match(self.text(rule.program), program) {
+                    self.index.push(&mut nth, &rule, number as u16);
+                }
+            }
+            if role == Role::Server {
+                self.index.end_servers();
+            }
+        }
+    }
+
+    /// [`Config::evaluate`] for the program that the rules were prepared for. Without
+    /// [`Config::prepare`]: as if there were no rules.
+    pub fn decide(&self, role: Role, address: [u8; 16], port: u16) -> Verdict {
+        let found = self.index.find(role, address, port);
+        self.verdict(found.and_then(|number| Some((number, self.rules().get(number)?))))
+    }
+
+    /// How many steps [`Config::decide`] takes when no rule matches an address of this kind: the
+    /// largest cost of a verdict.
+    pub fn steps(&self, role: Role, is_v4: bool) -> usize {
+        self.index.steps(role, usize::from(!is_v4)).len()
     }
 }

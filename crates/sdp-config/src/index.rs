@@ -4,13 +4,11 @@
 //! It finds out once which rules name the program. Only addresses and ports are left to compare,
 //! which lie beside each other, several to a step, so that the compiler makes vector instructions
 //! of it. IPv4 and IPv6 addresses have lists of their own; a rule for every address is in both.
-//! Order is that of the rules: the first that matches decides, as in [`Config::evaluate`], which is
+//! Order is that of the rules: the first that matches decides, as in `Config::evaluate`, which is
 //! the definition.
 
 use crate::addr::AddressMatch;
-use crate::config::{Config, MAX_RULES, Role, Rule};
-use crate::eval::Verdict;
-use crate::glob::glob_match;
+use crate::rule::{MAX_RULES, Role, Rule};
 
 /// Rules per step of the IPv4 lists.
 const V4_LANES: usize = 8;
@@ -122,7 +120,7 @@ impl Index {
         Self { v4: [V4::NONE; V4_STEPS], v6: [V6::NONE; V6_STEPS], servers: [0; 2], used: [0; 2] };
 
     /// Steps of a role in one of the lists.
-    fn steps(&self, role: Role, list: usize) -> core::ops::Range<usize> {
+    pub(crate) fn steps(&self, role: Role, list: usize) -> core::ops::Range<usize> {
         let servers = self.servers.get(list).copied().unwrap_or(0);
         match role {
             Role::Server => 0..servers,
@@ -130,13 +128,19 @@ impl Index {
         }
     }
 
-    fn begin(&mut self) {
+    /// No rules.
+    pub(crate) fn begin(&mut self) {
         self.servers = [0; 2];
         self.used = [0; 2];
     }
 
+    /// The lists of the servers are whole: those of the clients begin.
+    pub(crate) fn end_servers(&mut self) {
+        self.servers = self.used;
+    }
+
     /// Adds `rule`, which is the `nth` of its role's list of IPv4 and of IPv6.
-    fn push(&mut self, nth: &mut [usize; 2], rule: &Rule, number: u16) {
+    pub(crate) fn push(&mut self, nth: &mut [usize; 2], rule: &Rule, number: u16) {
         let (first, last) = (i32::from(rule.ports.first), i32::from(rule.ports.last));
         let v4 = match rule.address {
             AddressMatch::Any => Some((0, 0)),
@@ -185,7 +189,8 @@ impl Index {
         }
     }
 
-    fn find(&self, role: Role, address: [u8; 16], port: u16) -> Option<usize> {
+    /// The first rule of a role for this address and port.
+    pub(crate) fn find(&self, role: Role, address: [u8; 16], port: u16) -> Option<usize> {
         let port = i32::from(port);
         let bits = u128::from_be_bytes(address);
         if AddressMatch::is_mapped(bits) {
@@ -213,39 +218,6 @@ fn place(nth: &mut [usize; 2], used: &mut [usize; 2], list: usize, lanes: usize)
     }
     *nth = nth.saturating_add(1);
     (lane, used.saturating_sub(1))
-}
-
-impl Config {
-    /// Finds out which rules are for the program with this short name, for [`Config::decide`]. Again
-    /// after each change of the rules.
-    pub fn prepare(&mut self, program: &[u8]) {
-        self.index.begin();
-        for role in [Role::Server, Role::Client] {
-            let mut nth = [0; 2];
-            for number in 0..self.rules().len() {
-                let Some(rule) = self.rules().get(number).copied() else { continue };
-                if rule.role == role && glob_match(self.text(rule.program), program) {
-                    self.index.push(&mut nth, &rule, number as u16);
-                }
-            }
-            if role == Role::Server {
-                self.index.servers = self.index.used;
-            }
-        }
-    }
-
-    /// [`Config::evaluate`] for the program that the rules were prepared for. Without
-    /// [`Config::prepare`]: as if there were no rules.
-    pub fn decide(&self, role: Role, address: [u8; 16], port: u16) -> Verdict {
-        let found = self.index.find(role, address, port);
-        self.verdict(found.and_then(|number| Some((number, self.rules().get(number)?))))
-    }
-
-    /// How many steps [`Config::decide`] takes when no rule matches an address of this kind: the
-    /// largest cost of a verdict.
-    pub fn steps(&self, role: Role, is_v4: bool) -> usize {
-        self.index.steps(role, usize::from(!is_v4)).len()
-    }
 }
 
 // Numbers of rules fit the 16 bits that the lists have for them.

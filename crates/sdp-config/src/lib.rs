@@ -19,14 +19,15 @@ mod glob;
 mod index;
 mod line;
 mod parse;
+mod place;
+mod rule;
 pub mod tunables;
 
 pub use addr::{AddressMatch, PortRange};
-pub use config::{
-    Config, Dialect, Family, LogDestination, LogSettings, MAX_DIAGNOSTICS, MAX_RULES, POOL_LEN,
-    Place, Role, Rule, Source, Text,
-};
+pub use config::{Config, LogDestination, LogSettings, MAX_DIAGNOSTICS, POOL_LEN};
 pub use diag::{Diagnostic, Problem, Severity};
 pub use eval::{Match, Verdict};
 pub use glob::glob_match;
+pub use place::{Place, Source};
+pub use rule::{Dialect, Family, MAX_RULES, Role, Rule, Text};
 pub use tunables::Tunables;

@@ -1,6 +1,6 @@
 //! A cursor over one line: keywords, words, blanks, comments.
 
-use crate::config::{Place, Source};
+use crate::place::{Place, Source};
 
 /// Bytes of a line that are looked at; a longer line is an error.
 pub(crate) const MAX_LINE: usize = 1024;

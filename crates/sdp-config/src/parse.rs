@@ -1,9 +1,11 @@
 //! From text to rules, line by line. A bad line costs itself, nothing else.
 
 use crate::addr::{AddressMatch, PortRange, Target, parse_int, parse_target};
-use crate::config::{Config, Dialect, Family, LogDestination, Place, Role, Rule, Source};
+use crate::config::{Config, LogDestination};
 use crate::diag::Problem;
 use crate::line::{Compact, Line, MAX_LINE, Spelling};
+use crate::place::{Place, Source};
+use crate::rule::{Dialect, Family, Role, Rule};
 use crate::tunables::SetError;
 
 /// A problem at a place: the line is skipped.
