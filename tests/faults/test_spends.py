@@ -73,8 +73,8 @@ def test_little_address_space(env):
 
 
 @pytest.fixture
-def memory_group():
-    """A memory control group of 64 MiB, of either version."""
+def memory_group(request):
+    """A memory control group of so many MiB, of either version."""
     for root, limit in (
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
         ("/sys/fs/cgroup", "memory.max"),
@@ -85,7 +85,7 @@ def memory_group():
         except OSError:
             continue
         if (group / limit).exists():
-            (group / limit).write_text(str(64 << 20), encoding="utf-8")
+            (group / limit).write_text(str(request.param << 20), encoding="utf-8")
             break
         group.rmdir()
     else:
@@ -101,10 +101,11 @@ def memory_group():
 
 
 @LANES
-def test_little_group_memory(memory_group, env):
+@pytest.mark.parametrize(("memory_group", "count"), [(64, 100), (24, 60)], indirect=["memory_group"])
+def test_little_group_memory(memory_group, count, env):
     """Rings are a budget of the group's memory: a page of one that meets the limit would get the program killed."""
-    outcome = both("spends", "little_group_memory", memory_group, 100, env=env)
-    assert outcome.seen == {"good": 100, "alive": True}, outcome.describe()
+    outcome = both("spends", "little_group_memory", memory_group, count, env=env)
+    assert outcome.seen == {"good": count, "alive": True}, outcome.describe()
 
 
 TRACKED = """
