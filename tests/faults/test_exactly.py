@@ -42,3 +42,15 @@ def test_beside_a_clock_that_stands_still(place, env):
     assert outcome.code == 0 and outcome.seen == plain.seen, f"{plain.seen}\n{outcome.describe()}"
     assert outcome.seen == {"seen": [0, 0, 0, 0, EAGAIN]}, outcome.describe()
     assert outcome.report.count("connections", "sdp") == 2, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+@pytest.mark.parametrize(("ring", "least", "most"), [(None, 16385, 64512), (65536, 1000, 16384)])
+def test_messages_come_whole(ring, least, most, env):
+    """What one call sends is there at once, as mostly over TCP, up to a size: a reader that is awake gets it with one receive, and
+    nothing before the last of it was copied."""
+    if ring:
+        env = {**env, "SDP_RING_BYTES": str(ring)}
+    outcome = run([compiled("exactly.c"), "whole", str(least), str(most)], env=env)
+    assert outcome.code == 0 and outcome.seen == {"whole": 200, "early": 0}, outcome.describe()
+    assert outcome.report.sdp_bytes > 200 * least, outcome.describe()

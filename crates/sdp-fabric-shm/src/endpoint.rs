@@ -21,9 +21,11 @@ use sdp_shm::{
 };
 use sdp_sys::memfd;
 
-/// Longest message: 16 KiB of payload behind the longest header. Longer sends are cut, so that the
-/// reader starts while the writer still copies.
-pub const MESSAGE_MAX: usize = 16 * 1024 + HEADER_MAX;
+/// Longest message in any ring: the most payload behind the longest header. The length has 16 bits.
+pub const MESSAGE_MAX: usize = PAYLOAD_MAX + HEADER_MAX;
+const PAYLOAD_MAX: usize = 63 * 1024;
+/// Most payload of one message in the smallest ring.
+const PAYLOAD_LEAST: usize = 16 * 1024;
 /// Header that [`SendQueue::room`] leaves room for.
 const BASE_HEADER: usize = 16;
 /// Most ring bytes that one [`ShmTx::reclaim`] looks at: the half's lock is held meanwhile. A multiple
@@ -145,14 +147,27 @@ pub enum Reclaimed {
     Refused,
 }
 
+/// Most payload of one message in a ring of so many bytes: several fit. Longer sends are cut.
+#[inline]
+pub const fn payload_max(ring_bytes: u64) -> usize {
+    let several = ring_bytes as usize / 4;
+    if several > PAYLOAD_MAX {
+        PAYLOAD_MAX
+    } else if several < PAYLOAD_LEAST {
+        PAYLOAD_LEAST
+    } else {
+        several
+    }
+}
+
 impl SendQueue for ShmTx {
     fn max_message(&self) -> usize {
-        MESSAGE_MAX
+        payload_max(self.producer.size()) + HEADER_MAX
     }
 
     #[inline]
     fn room(&self) -> usize {
-        self.producer.room().min(MESSAGE_MAX).saturating_sub(BASE_HEADER)
+        self.producer.room().min(self.max_message()).saturating_sub(BASE_HEADER)
     }
 
     #[inline]
@@ -167,7 +182,7 @@ impl SendQueue for ShmTx {
             return Err(PostError::Failed(error));
         }
         let len = payload.len();
-        if header.len() > HEADER_MAX || header.len() + len > MESSAGE_MAX {
+        if header.len() > HEADER_MAX || header.len() + len > self.max_message() {
             return Err(PostError::TooLong);
         }
         if options.signalled && self.completions >= COMPLETIONS {

@@ -193,8 +193,9 @@ impl Producer {
         self.head
     }
 
+    /// Bytes of the ring.
     #[inline]
-    fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         u64::from(self.segment.ring_bytes())
     }
 

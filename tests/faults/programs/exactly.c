@@ -3,6 +3,7 @@
  *   exactly limits         negative limits of time: calls that do not wait
  *   exactly events WAY     readable and writable: one event that says both
  *   exactly unread         bytes that are left to read, as TCP_INQ counts them
+ *   exactly whole LEAST MOST  messages of so many bytes, each sent by one call to a reader that is awake
  *   exactly waits          limits of waits, beside a clock that stands still (still.c)
  *
  * Prints one line of JSON.
@@ -15,6 +16,7 @@
 #include <sys/time.h>
 
 #define TIMES 20
+#define PAGE 4096
 
 static void on_alarm(int number)
 {
@@ -180,6 +182,57 @@ static void waits(void)
     finish();
 }
 
+/* A message whose last page cannot be read at first: what its reader has by then. */
+static char *last_page;
+static volatile long seen_early = -1;
+
+static void on_fault(int number)
+{
+    (void)number;
+    seen_early = ask('p', 0).n;
+    check(mprotect(last_page, PAGE, PROT_READ | PROT_WRITE) == 0);
+}
+
+static void early(long size)
+{
+    struct sigaction action = {.sa_handler = on_fault};
+    long room = (size + PAGE - 1) / PAGE * PAGE;
+    char *map = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    check(map != MAP_FAILED);
+    fill(map, ours, size);
+    last_page = map + room - PAGE;
+    check(mprotect(last_page, PAGE, PROT_NONE) == 0 && sigaction(SIGSEGV, &action, NULL) == 0);
+    check(send(sock, map, size, MSG_NOSIGNAL) == size);
+    ours += size;
+    check(ask('r', size).n == size);
+}
+
+/* How many of the messages one receive got whole. */
+static void whole(long least, long most)
+{
+    static char room[65536];
+    int count = 0;
+
+    ping(40);
+    for (int i = 0; i < 10 * TIMES; i++) {
+        long size = least + (most - least) * i / (10 * TIMES - 1), got = 0;
+
+        tell('s', size);
+        /* Awake: it looks until something is there. */
+        while ((got = recv(sock, room, sizeof room, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
+        }
+        check(got > 0 && is_pattern(room, theirs, got));
+        count += got == size;
+        theirs += got;
+        check(receive_pattern(sock, &theirs, size - got) == size - got);
+        answered();
+    }
+    early(most);
+    printf("{\"whole\": %d, \"early\": %ld}\n", count, seen_early);
+    finish();
+}
+
 int main(int count, char **words)
 {
     check(count > 1);
@@ -196,6 +249,11 @@ int main(int count, char **words)
         return 0;
     }
     check(count > 2);
+    if (!strcmp(words[1], "whole")) {
+        check(count > 3);
+        whole(atol(words[2]), atol(words[3]));
+        return 0;
+    }
     events(words[2]);
     return 0;
 }

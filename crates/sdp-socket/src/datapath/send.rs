@@ -15,7 +15,7 @@ use sdp_rdma::{
     fabric::{PostError, SendOptions, SendQueue},
     work::WorkId,
 };
-use sdp_shm::{family::Row, lock};
+use sdp_shm::{family::Row, lock, ring::HEADER_MAX};
 use sdp_stats::{Direction, Reason};
 use sdp_sys::{
     errno::Errno,
@@ -49,7 +49,7 @@ mod gate;
 pub(crate) use answer::{answer, post_control};
 pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at, take_gate};
 
-/// Most payload of one message: the reader starts while the writer still copies.
+/// Payload of one message of a long send: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
 /// Most that one look at the lane before its first use sends on the carrier, and a piece of a large send before that.
 pub(crate) const FIRST_PIECE: usize = 64 * 1024;
@@ -582,8 +582,13 @@ pub(super) fn ring_send(
     let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
+    // What fits into one message becomes visible at once, as over TCP.
+    let whole = source.tx.max_message().saturating_sub(HEADER_MAX);
     let ended = loop {
-        let want = buffers.left().min(PIECE);
+        let want = match buffers.left() {
+            left if left <= whole => left,
+            _ => PIECE,
+        };
         if want == 0 {
             break RingSend::Done;
         }

@@ -411,6 +411,10 @@ fn offer_new_life(conn: &Conn) {
     });
 }
 
+/// Most bytes that [`push`] gives the kernel with one call: of a longer one it takes more than its buffer holds, which comes
+/// back slowly where the receive buffer is small.
+const PUSHED: usize = 16 * 1024;
+
 /// Under the sink's lock and the half's gate.
 fn hand_over(
     conn: &Conn,
@@ -462,6 +466,7 @@ fn push(
         let mut offset = offset;
         while all && offset < message.len {
             let piece = walk.rx.piece(message, offset);
+            let piece = piece.get(..PUSHED.min(piece.len())).unwrap_or(piece);
             let n = send(peer, piece, end);
             offset = offset.saturating_add(n as u32);
             pushed += n as u64;
