@@ -81,7 +81,9 @@ pub(crate) fn executing() {
             }
         }
     });
-    hosts::keep(grace_ns, &|| inherit::is_any_under_way(|fd| !fd::stays_open(fd)));
+    if grace_ns != 0 {
+        hosts::keep(grace_ns, &|| inherit::is_any_under_way(|fd| !fd::stays_open(fd)));
+    }
     // The new image may pass the connections that it keeps on to children of its own, which could
     // not be found.
     let mut keeps_any = false;

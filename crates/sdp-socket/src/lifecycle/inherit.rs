@@ -451,7 +451,9 @@ pub(crate) fn exiting() {
             }
         }
     });
-    hosts::keep(grace_ns, &|| is_any_under_way(|_| true));
+    if grace_ns != 0 {
+        hosts::keep(grace_ns, &|| is_any_under_way(|_| true));
+    }
     crate::conn::each_kept_number(|conn, fd| {
         if conn.stage() == Stage::Attached {
             crate::lifecycle::finish_stream(conn, fd);

@@ -220,8 +220,9 @@ fn note_used(fd: i32) {
     }
 }
 
-/// Everything that stands in the table, in the order of the numbers.
-#[inline]
+/// Everything that stands in the table, in the order of the numbers. In line, because a fork child's
+/// exit runs it, whose code lies together.
+#[inline(always)]
 pub(crate) fn walk(mut each: impl FnMut(i32, Entry)) {
     let mut next = 0;
     while let Some((fd, entry)) = first_from(next) {
