@@ -16,7 +16,11 @@
 //! PROOF, for which it hands the stream back. When it has gone the parent goes on in the same way.
 //!
 //! From then on the connection is plain in all processes. They agree by a word in the connection's row of family memory:
-//! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask.
+//! a state, and the number of the fork. A copy of an earlier fork is stale: it may only ask. The decision is [`step::step`].
+
+#[cfg(test)]
+mod model;
+mod step;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -37,20 +41,12 @@ use crate::{
     process,
 };
 
-/// No process has used it since the fork.
-const UNCLAIMED: u32 = 1;
-/// The process that has the queue pair goes on with it.
-const OWNER_HAS_IT: u32 = 2;
-/// A copy is being handed back.
-const COPY_LEAVES: u32 = 3;
-/// As `OWNER_HAS_IT`, and another process wants it.
-const ASKED: u32 = 4;
-/// The carrier is plain TCP.
-const PLAIN: u32 = 5;
-/// The stream is lost.
-const LOST: u32 = 6;
-/// A copy goes on with it, guarded and by the carrier alone: its peer may not know of markers, or has ended its stream.
-const COPY_HAS_IT: u32 = 7;
+pub(super) use step::Use;
+use step::{
+    ASKED, Answer, COPY_HAS_IT, COPY_LEAVES, LOST, OWNER_HAS_IT, PLAIN, UNCLAIMED, Who, fork_of,
+    word,
+};
+
 /// How long one waits for another process, and how long apart it looks.
 const PATIENCE_NS: u64 = 12_000_000_000;
 const SLEEP_NS: i64 = 500_000;
@@ -65,29 +61,6 @@ const MARKERS: u64 = 1024;
 /// How long behind a fork a close gives the child to use the connection first.
 const CHILD_NS: u64 = 100_000_000;
 
-/// The use that a caller is about to make of the connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    /// A call of the program on it, which may wait.
-    Call,
-    /// To see whether there is something to read. Never waits.
-    Look,
-    /// To hand it back, with others. Never waits: a call follows.
-    Ask,
-    /// To hand it back, in this call, which may wait. A copy becomes the caller's to hand.
-    Leave,
-    /// Work beside calls. It is no use of the connection.
-    Tend,
-}
-
-const fn word(fork: u32, state: u32) -> u64 {
-    (fork as u64) << 32 | state as u64
-}
-
-const fn fork_of(word: u64) -> u32 {
-    (word >> 32) as u32
-}
-
 /// Before each use of a guarded connection: claims it for this process, if a fork has copied it. A call may wait for
 /// another process, or hand the stream back. False: not now, or, where `what` is a call, never: it answers
 /// ECONNRESET.
@@ -98,7 +71,7 @@ pub(super) fn claim(conn: &Conn, pair: &Pair, what: Use) -> bool {
 
 #[cold]
 fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
-    let may_wait = matches!(what, Use::Call | Use::Leave);
+    let may_wait = what.may_wait();
     if conn.has(Limits::Hostile) {
         return false;
     }
@@ -109,58 +82,45 @@ fn claim_of_fork(conn: &Conn, pair: &Pair, what: Use) -> bool {
         asked => asked + PATIENCE_NS - leaving::LEAVE_NS,
     };
     loop {
+        // Before the word, which a fork of another thread changes first: a claim as of an earlier
+        // fork is none.
+        let fork = pair.fork.load(Ordering::Acquire);
         let seen = row.claim.load(Ordering::Acquire);
-        let is_current = fork_of(seen) == pair.fork.load(Ordering::Relaxed);
-        let change = |state| {
-            let to = word(fork_of(seen), state);
-            row.claim.compare_exchange(seen, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let who = Who {
+            is_copy: pair.is_copy(),
+            is_claimed: pair.is_claimed(),
+            is_current: fork_of(seen) == fork,
         };
-        match (seen as u32, pair.is_copy()) {
-            (PLAIN, _) => {
+        let (to, answer) = step::step(seen, who, what);
+        let is_mine = answer != Answer::MineIfLeft || is_left(conn, pair);
+        let change = || row.claim.compare_exchange(seen, to, Ordering::AcqRel, Ordering::Relaxed);
+        match answer {
+            _ if !is_mine || to != seen && change().is_err() => {}
+            Answer::Plain => {
                 // By another process. The rest of the queue pair goes with the next slow step.
                 pair.become_plain();
                 return true;
             }
-            (LOST, _) => return lost(conn),
-            (OWNER_HAS_IT, false) => {
-                pair.claimed();
+            Answer::Lost => return lost(conn),
+            Answer::Mine | Answer::MineIfLeft => {
+                pair.claimed_at(fork);
+                if to != seen && !who.is_copy && answer == Answer::Mine {
+                    CLAIMED_NS.store(monotonic_ns(), Ordering::Relaxed);
+                }
                 return true;
             }
-            (ASKED, false) => {
-                pair.claimed();
+            Answer::MineAsked => {
+                pair.claimed_at(fork);
                 let fd = conn::number_of(conn).filter(|_| may_wait);
                 let is_leaving = pair.is_leaving.load(Ordering::Acquire);
                 return !fd.is_some_and(|fd| is_leaving || may_hand(conn, pair, fd))
                     || leave_for_all(conn, pair, row, fd);
             }
-            (UNCLAIMED, false) if what != Use::Tend && change(OWNER_HAS_IT) => {
-                pair.claimed();
-                CLAIMED_NS.store(monotonic_ns(), Ordering::Relaxed);
-                return true;
+            Answer::HandBack => {
+                pair.claimed_at(fork);
+                return leave_for_all(conn, pair, row, conn::number_of(conn));
             }
-            (COPY_HAS_IT, false)
-                if what != Use::Tend && is_left(conn, pair) && change(OWNER_HAS_IT) =>
-            {
-                pair.claimed();
-                return true;
-            }
-            (COPY_HAS_IT, true) if pair.is_claimed() => return what != Use::Tend,
-            _ if !may_wait && what != Use::Ask => return false,
-            (UNCLAIMED, true) if is_current && change(COPY_LEAVES) => {
-                pair.claimed();
-                return what != Use::Call || leave_for_all(conn, pair, row, conn::number_of(conn));
-            }
-            // It was asked with others.
-            (COPY_LEAVES, true) if may_wait && pair.is_claimed() => {
-                return what == Use::Leave || leave_for_all(conn, pair, row, conn::number_of(conn));
-            }
-            (UNCLAIMED, true) if !is_current => {
-                change(ASKED);
-            }
-            (OWNER_HAS_IT, true) => {
-                change(ASKED);
-            }
-            _ => {}
+            Answer::Later => {}
         }
         if !may_wait {
             return false;
@@ -473,22 +433,17 @@ pub(super) fn prepare() {
             continue;
         }
         let Some(row) = conn.row() else { continue };
-        let fork = pair.fork.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let fork = pair.fork.load(Ordering::Relaxed).wrapping_add(1);
         pair.is_forked.store(true, Ordering::Relaxed);
         // A thread that is leaving goes on with that.
         let is_leaving = pair.is_leaving.load(Ordering::Acquire);
-        if is_leaving {
-            pair.claimed();
-        }
-        let next = |seen: u64| {
-            let state = match seen as u32 {
-                0 | UNCLAIMED | OWNER_HAS_IT if is_leaving => OWNER_HAS_IT,
-                0 | UNCLAIMED | OWNER_HAS_IT => UNCLAIMED,
-                other => other,
-            };
-            Some(word(fork, state))
-        };
+        let next = |seen: u64| Some(step::at_fork(seen, fork, is_leaving));
         let _ = row.claim.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        // Behind the word: a thread that reads this number sees the word of this fork.
+        pair.fork.store(fork, Ordering::Release);
+        if is_leaving {
+            pair.claimed_at(fork);
+        }
     }
 }
 

@@ -195,6 +195,10 @@ pub(super) fn hand_back_ours(
             Some(true) => break,
             // There was a fork since it was claimed. Not as a call, which would hand it back.
             Some(false) if forked::claim(conn, pair, Use::Look) => {}
+            // The child of that fork is handing its copy back.
+            Some(false) if !conn.has(Limits::Hostile) && monotonic_ns() < end => {
+                time::sleep(LEAVE_SLEEP_NS as i64);
+            }
             _ => return Handed::Lost,
         }
     }

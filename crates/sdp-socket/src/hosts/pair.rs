@@ -401,9 +401,9 @@ impl Pair {
         SendContext { tx, carrier, ring, shared: &self.shared, now: monotonic_ns() }
     }
 
-    /// This process goes on with the connection.
-    pub(super) fn claimed(&self) {
-        self.claimed.store(self.fork.load(Ordering::Relaxed), Ordering::Release);
+    /// This process goes on with the connection, as of fork number `fork`: a later fork ends that.
+    pub(super) fn claimed_at(&self, fork: u32) {
+        self.claimed.store(fork, Ordering::Release);
     }
 
     /// Whether this process goes on with it, or it is plain. Under a half's lock, which a fork takes, that does not change.
