@@ -144,7 +144,8 @@ pub struct Gateway {
     refused: BTreeMap<String, u64>,
 }
 
-fn address_of(address: SocketAddr) -> Address {
+/// As the fabric names it.
+pub(crate) fn address_of(address: SocketAddr) -> Address {
     match address {
         SocketAddr::V4(v4) => Address::v4(v4.ip().octets(), v4.port()),
         SocketAddr::V6(v6) => Address::v6(v6.ip().octets(), v6.port(), v6.scope_id()),

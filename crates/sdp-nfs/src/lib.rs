@@ -11,6 +11,7 @@ pub mod counts;
 pub mod gateway;
 pub mod notify;
 pub mod null;
+pub mod null_rdma;
 pub mod poll;
 pub mod pool;
 pub mod records;

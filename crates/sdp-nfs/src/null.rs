@@ -18,7 +18,7 @@ const ANSWER_MAX: usize = 440;
 /// Bytes of a verifier at most (RFC 5531, 8.2).
 const VERIFIER_MAX: u32 = 400;
 /// The XID of the call.
-const XID: u32 = 0x5d90_0001;
+pub(crate) const XID: u32 = 0x5d90_0001;
 
 /// What a server said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,20 +44,25 @@ impl fmt::Display for Answer {
     }
 }
 
-fn wrong(what: &str) -> io::Error {
+pub(crate) fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-/// The call's record: no credentials, no verifier.
-fn call(program: u32, version: u32) -> Vec<u8> {
+/// The call: no credentials, no verifier.
+pub(crate) fn call(program: u32, version: u32) -> Vec<u8> {
     let words = [XID, 0, 2, program, version, 0, 0, 0, 0, 0];
-    let body: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-    let len = u32::try_from(body.len()).unwrap_or(0);
-    [rpc::mark(len).as_slice(), &body].concat()
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// The call's record.
+fn record(program: u32, version: u32) -> Vec<u8> {
+    let call = call(program, version);
+    let len = u32::try_from(call.len()).unwrap_or(0);
+    [rpc::mark(len).as_slice(), &call].concat()
 }
 
 /// What a reply says (RFC 5531, 9).
-fn judge(reply: &[u8]) -> Option<Answer> {
+pub(crate) fn judge(reply: &[u8]) -> Option<Answer> {
     let word = |index: usize| -> Option<u32> {
         let bytes = reply.get(4 * index..4 * index + 4)?;
         Some(u32::from_be_bytes(bytes.try_into().ok()?))
@@ -91,7 +96,7 @@ pub fn ask(server: SocketAddr, program: u32, version: u32) -> io::Result<Answer>
     let mut stream = TcpStream::connect_timeout(&server, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    stream.write_all(&call(program, version))?;
+    stream.write_all(&record(program, version))?;
     let mut mark = [0; rpc::MARK];
     stream.read_exact(&mut mark)?;
     let (len, is_last) = rpc::fragment(mark);
@@ -126,7 +131,7 @@ mod tests {
             asked
         });
         let answer = ask(at, NFS, 4);
-        assert_eq!(server.join().unwrap(), call(NFS, 4).as_slice());
+        assert_eq!(server.join().unwrap(), record(NFS, 4).as_slice());
         answer
     }
 

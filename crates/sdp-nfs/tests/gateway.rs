@@ -19,6 +19,7 @@ use sdp_fake_verbs::Network;
 use sdp_nfs::{
     counts::Counts,
     gateway::{Gateway, Settings},
+    null, null_rdma,
 };
 use sdp_rdma::{
     cm::PrivateData,
@@ -125,6 +126,7 @@ fn serve(mut stream: TcpStream) {
 struct Rig {
     fabric: VerbsFabric,
     to: Address,
+    port: u16,
     end: Option<UnixStream>,
     gateway: Option<JoinHandle<Counts>>,
 }
@@ -163,7 +165,7 @@ impl Rig {
             ..Options::default()
         };
         let fabric = VerbsFabric::open(&Address::v4(IP, 0), &options).expect("a fabric");
-        Self { fabric, to: Address::v4(IP, port), end: Some(end), gateway: Some(gateway) }
+        Self { fabric, to: Address::v4(IP, port), port, end: Some(end), gateway: Some(gateway) }
     }
 
     fn event(&mut self) -> CmEvent<Id> {
@@ -277,6 +279,22 @@ fn segment(region: &MemoryRegion, at: u32, len: u32) -> [u32; 4] {
 
 fn bytes_of(cells: &[std::cell::Cell<u8>]) -> Vec<u8> {
     cells.iter().map(std::cell::Cell::get).collect()
+}
+
+#[test]
+fn null_is_asked_by_rdma() {
+    let rig = Rig::new("any", true);
+    let from = Some(SocketAddr::from((IP, 0)));
+    let ask = |port: u16| null_rdma::ask(SocketAddr::from((IP, port)), from, null::NFS, 3);
+    let port = rig.port;
+    let (_, answer) = ask(port).expect("an answer");
+    assert_eq!(answer, null::Answer::Done);
+    assert!(ask(1).unwrap_err().to_string().contains("nobody listens there"));
+    assert_eq!(rig.finish().calls, 1);
+    let rig = Rig::new("10.8.0.0/16", true);
+    let refused = ask(rig.port).unwrap_err().to_string();
+    assert!(refused.contains("this host is refused"), "{refused}");
+    assert_eq!(rig.finish().calls, 0);
 }
 
 #[test]

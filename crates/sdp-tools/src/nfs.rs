@@ -1,5 +1,7 @@
 //! `sdp nfs`: NFS over RDMA.
 
+mod mount;
+
 use std::{
     collections::BTreeMap,
     fmt::Write,
@@ -29,6 +31,8 @@ pub enum Command {
     Gateway(GatewayOptions),
     /// Show this host's gateways, their clients, and what they have counted
     Stat(StatOptions),
+    /// Mount by RDMA if the server answers by it, else by TCP, and say which and why
+    Mount(mount::Options),
 }
 
 /// Options of `sdp nfs gateway`.
@@ -301,6 +305,7 @@ pub fn main(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Gateway(options) => gateway(options),
         Command::Stat(options) => stat(options),
+        Command::Mount(options) => mount::main(options),
     }
 }
 
