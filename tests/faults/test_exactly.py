@@ -5,7 +5,7 @@ import pytest
 from .harness import EAGER, compiled, run
 
 # Events seen that say "readable" and "writable": each of them, and of edges each new byte's, too.
-CASES = {"limits": None, "unread": None, "events level": 20, "events edge": 40, "events once": 20,
+CASES = {"limits": None, "unread": None, "queued": None, "events level": 20, "events edge": 40, "events once": 20,
          "events edge-once": 20, "events fresh": 20}
 EAGAIN, EDOM = -11, -33
 
@@ -23,6 +23,8 @@ def test_exactly(case, env):
         assert outcome.seen["seen"][3:5] == [EDOM, EDOM], outcome.describe()
     elif case == "unread":
         assert outcome.report.count("demotions", "unsuitable-socket") == 0, outcome.describe()
+    elif case == "queued":
+        assert outcome.seen == {"left": 0}, outcome.describe()
     else:
         assert outcome.seen == {"both": CASES[case]}, outcome.describe()
     assert outcome.report.sdp_bytes > 0, outcome.describe()

@@ -4,6 +4,7 @@
  *   exactly events WAY     readable and writable: one event that says both
  *   exactly unread         bytes that are left to read, as TCP_INQ counts them
  *   exactly whole LEAST MOST  messages of so many bytes, each sent by one call to a reader that is awake
+ *   exactly queued         bytes that the other end has not: none, though its program has not read them
  *   exactly waits          limits of waits, beside a clock that stands still (still.c)
  *
  * Prints one line of JSON.
@@ -12,6 +13,7 @@
 
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 
@@ -158,6 +160,23 @@ static void unread(void)
     exit(0);
 }
 
+static void queued(void)
+{
+    int left = -1;
+
+    ping(30);
+    send_pattern(sock, &ours, 3000);
+    /* The other end's kernel acknowledges what its program has not read. */
+    for (int i = 0; i < 500 && left != 0; i++) {
+        nap_us(10000);
+        check(ioctl(sock, TIOCOUTQ, &left) == 0);
+    }
+    check(ask('r', 3000).n == 3000);
+    printf("{\"left\": %d}\n", left);
+    fflush(stdout);
+    exit(0);
+}
+
 static void waits(void)
 {
     struct pollfd entry = {sock, POLLIN, 0};
@@ -243,6 +262,9 @@ int main(int count, char **words)
     }
     if (!strcmp(words[1], "unread")) {
         unread();
+    }
+    if (!strcmp(words[1], "queued")) {
+        queued();
     }
     if (!strcmp(words[1], "waits")) {
         waits();

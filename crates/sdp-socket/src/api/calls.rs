@@ -626,7 +626,8 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     }
 }
 
-/// `ioctl` (FIONREAD, SIOCOUTQ, FIOASYNC … on tracked descriptors).
+/// `ioctl` (FIONREAD, FIOASYNC … on tracked descriptors). SIOCOUTQ is the kernel's: bytes in a ring, or on a queue pair,
+/// have reached the other end, as those that its kernel has acknowledged.
 ///
 /// # Safety
 /// See the module.
@@ -658,10 +659,6 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
     if hosts::is_guarded(&conn) {
         return match request {
             libc::FIONREAD => hosts::readable_bytes(&conn).map_or(Call::Pass, store),
-            libc::TIOCOUTQ => match sdp_sys::fd::unsent(fd) {
-                Ok(kernel) => store(kernel.max(0) as u64 + hosts::unsent_bytes(&conn)),
-                Err(e) => done(Err(e)),
-            },
             _ => Call::Pass,
         };
     }
@@ -669,10 +666,6 @@ pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> Call {
         libc::FIONREAD => match splice::readable_bytes(&conn) {
             Ok(n) => store(n),
             Err(_) => Call::Pass,
-        },
-        libc::TIOCOUTQ => match sdp_sys::fd::unsent(fd) {
-            Ok(kernel) => store(kernel.max(0) as u64 + splice::unsent_bytes(&conn)),
-            Err(e) => done(Err(e)),
         },
         // The kernel knows nothing of ring bytes in front of the mark.
         SIOCATMARK if splice::is_before_mark(&conn) => store(0),

@@ -214,10 +214,3 @@ fn ring_is_next(sink: &SinkState, half: ShmHalf<'_>) -> (bool, Option<Switch>) {
     let is_there = walk.lane == Lane::Sdp;
     (is_there && receive::payload_ahead(&mut walk) > 0, switch.filter(|_| is_there))
 }
-
-/// Bytes that the peer has not taken yet: the ring's share is added to the kernel's.
-pub(crate) fn unsent_bytes(conn: &ConnGuard) -> u64 {
-    let Some(link) = conn.link() else { return 0 };
-    let half = link.half(conn.half_index(Half::Send));
-    half.size() - half.free()
-}

@@ -12,7 +12,7 @@ use super::{
     carrier_io::Socket,
     device,
     forked::{Use, claim},
-    leaving::{answer_leave, foresee_return, take_return, unacknowledged},
+    leaving::{answer_leave, foresee_return, take_return},
     pair::{self, Pair, Receiving},
     places,
     show::note_arrival,
@@ -192,15 +192,6 @@ pub(crate) fn readable_bytes(conn: &Conn) -> Option<u64> {
     })??;
     doorbell::signal_self(conn.index());
     Some(count)
-}
-
-/// Bytes that the peer has not acknowledged and the kernel does not count.
-pub(crate) fn unsent_bytes(conn: &Conn) -> u64 {
-    let Some((_, pair)) = pair::of(conn) else { return 0 };
-    if pair.is_plain() {
-        return 0;
-    }
-    unacknowledged(conn, pair).unwrap_or(0)
 }
 
 /// A carrier has ended while the stream was on SDP: whether the missing messages will not come any

@@ -68,7 +68,7 @@ pub(crate) use forked::{
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, return_event, take_return};
-pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes, unsent_bytes};
+pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 pub(crate) use numbers::move_off;
 use pair::{Pair, Receiving, Sending};

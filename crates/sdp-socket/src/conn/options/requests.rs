@@ -13,7 +13,7 @@ table! {
     /// `ioctl` on a connection. A terminal's requests are refused by the kernel (ENOTTY).
     IOCTLS ioctl;
     [FIONREAD 0x541b, SIOCINQ 0x541b, TIOCINQ 0x541b] WORKS, "both lanes added up";
-    [TIOCOUTQ 0x5411, SIOCOUTQ 0x5411] WORKS, "both lanes added up; the ring's record headers count, too";
+    [TIOCOUTQ 0x5411, SIOCOUTQ 0x5411] KERNEL, "what TCP's other end has not acknowledged; what is in the ring has reached it";
     [SIOCOUTQNSD 0x894b] KERNEL, "what TCP has not sent; what is in the ring has reached the other end";
     [SIOCATMARK 0x8905] WORKS, "bytes in the ring come before the mark";
     [FIOASYNC 0x5452, FIOSETOWN 0x8901, SIOCSPGRP 0x8902] SIGNALS, "";
