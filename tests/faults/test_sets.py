@@ -4,9 +4,11 @@ Every case runs over plain TCP and with the library, and must print the same (`p
 `programs/shared_set.c`).
 """
 
+import sys
+
 import pytest
 
-from .harness import EAGER, compiled, run
+from .harness import EAGER, PROGRAMS, compiled, run
 
 LIMIT_S = 60
 FLIPS = {**EAGER, "SDP_TEST_LANE_FLIP": "7"}
@@ -227,3 +229,17 @@ def test_either_enables_anew(when, env):
     is_shared = seen["child"] != 0 or when == "turns"
     if env is EAGER and is_shared:
         assert outcome.report.count("demotions", "shared") > 0, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+@pytest.mark.parametrize("way", ["outer", "outer-edge", "poll", "select"])
+def test_a_set_that_is_waited_for_itself(way, env):
+    """It is readable as long as something in it is, also for a program that receives without a wait on it."""
+    argv = [sys.executable, PROGRAMS / "nested.py", way]
+    plain = run(argv, sdp=False, limit_s=LIMIT_S)
+    assert plain.code == 0, plain.describe()
+    outcome = run(argv, env=env, limit_s=LIMIT_S)
+    assert outcome.code == 0 and outcome.seen == plain.seen, f"{plain.seen}\n{outcome.describe()}"
+    assert outcome.seen == {"readable": 300, "silent": 300, "behind": 0 if way == "outer-edge" else 300}, outcome.describe()
+    assert outcome.report.count("connections", "sdp") == 2, outcome.describe()
+    assert outcome.report.sdp_bytes > 20_000, outcome.describe()

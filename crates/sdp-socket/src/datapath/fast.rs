@@ -32,11 +32,11 @@ use sdp_shm::{
     lock,
     ring::{self, ALIGN, PLAIN_HEADER, Producer, Record},
 };
-use sdp_sys::section;
+use sdp_sys::{flags::Mask, section};
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Counted, Half, Laned, Limits, RowFlag, Stage, carrier,
+        self, Conn, ConnGuard, Counted, Half, Laned, Limits, RowFlag, Stage, Waiters, carrier,
         words::{
             self, BITS, CURRENT, ENGINE, HEAD, ORIGIN, PUBLISHED, SDP_BIT, SEEN, SEEN_TAIL,
             SINK_BASE, SOURCE_BASE, TAIL, put,
@@ -282,7 +282,8 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<Recei
     }
     let _section = section::Copying::enter(fd.wrapping_neg());
     let used = InUse::get(fd, Half::Receive)?;
-    if used.conn.has(Limits::Hostile) || used.conn.is_peculiar() {
+    // Wake bytes are left to the slow path: a thread that waits where no doorbell reaches is woken by the next one.
+    if used.conn.has(Limits::Hostile.with(Waiters::ByCarrier)) || used.conn.is_peculiar() {
         return None;
     }
     if used.conn.left_alone.load(Ordering::Relaxed) != 0 && is_left_alone(&used) {

@@ -29,7 +29,7 @@ use crate::{
         reset_note, send, takeover, wait,
     },
     process::{self, fork_page::FORK_PAGE},
-    wake::{call_guard::CallGuard, interest, spin},
+    wake::{arming::arm_for_others, call_guard::CallGuard, interest, spin},
 };
 
 mod peek;
@@ -367,7 +367,10 @@ fn attempt(
         if is_going_on && sink.lane == Lane::Kernel && carrier::is_at_mark(conn.fd()) {
             return Ok(0);
         }
-        step(conn, sink, row, half, buffers, wish, (look, is_going_on))
+        let result = step(conn, sink, row, half, buffers, wish, (look, is_going_on));
+        let arms = conn.has(Waiters::ByCarrier) && sink.lane == Lane::Sdp;
+        arms.then(|| arm_for_others(conn, || ring_has_news(sink, half), half));
+        result
     });
     interest::wake_bytes_consumed(conn);
     if conn.row().is_some_and(|row| RowExchange(row).has_pending()) {

@@ -281,11 +281,16 @@ fn attached(fd: c_int) -> Option<&'static Conn> {
 }
 
 /// Whether the library makes a wait for this descriptor: it is on a lane, or markers may come to stand on its carrier while
-/// the wait lasts, which are nothing to read.
+/// the wait lasts, which are nothing to read; or it is a set with something on a lane.
 fn concerns(fd: c_int) -> bool {
     attached(fd).is_some()
-        || matches!(table::entry(fd), Some(Entry::Conn(index))
-            if conn::get(index).is_some_and(|conn| conn.stage() == Stage::Remote))
+        || match table::entry(fd) {
+            Some(Entry::Conn(index)) => {
+                conn::get(index).is_some_and(|conn| conn.stage() == Stage::Remote)
+            }
+            Some(Entry::Set(index)) => interest::may_seem_readable(index),
+            _ => false,
+        }
 }
 
 /// The outcome of a wait for many descriptors.
@@ -485,6 +490,11 @@ fn poll_here(
                 }
                 interest::wake_bytes_consumed(conn);
                 conn.release(Half::Receive);
+            } else if entry.revents & READ_KIND != 0
+                && let Some(Entry::Set(set)) = table::entry(entry.fd)
+                && !super::epoll::has_events(entry.fd, set)
+            {
+                entry.revents &= !READ_KIND;
             }
             total += usize::from(entry.revents != 0);
         }

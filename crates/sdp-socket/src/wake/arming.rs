@@ -77,6 +77,16 @@ pub(crate) fn arm(conn: &Conn) {
     }
 }
 
+/// After a receive on a connection for which a thread may wait where no doorbell reaches, and that need not look at the ring
+/// before it does: this call arms for it. `has_news`: a message has come, which woke nobody.
+#[cold]
+pub(crate) fn arm_for_others(conn: &Conn, has_news: impl Fn() -> bool, half: ShmHalf<'_>) {
+    half.arm(What::Bytes, wait_mode(conn));
+    if has_news() {
+        conn.set(Waiters::Consumed);
+    }
+}
+
 /// Wake bytes were consumed. If other threads may wait for them, the caller wakes these
 /// ([`crate::wake::interest::wake_bytes_consumed`]), outside the half's lock.
 #[cold]

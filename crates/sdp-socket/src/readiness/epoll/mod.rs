@@ -17,19 +17,20 @@
 //!
 //! # Files
 //! The mirror, and the events that other rooms report: [`crate::wake::interest`]. `inherited`: sets
-//! that a fork child has from its parent. `order`: which events a wait reports first. `pause`: a
+//! that a fork child has from its parent. `nested`: sets that are waited for themselves. `order`: which events a wait reports first. `pause`: a
 //! look before it sleeps. `room`: senders that wait for room. `wait`: `epoll_wait`. Here:
 //! `epoll_create` and `epoll_ctl`.
 
 mod inherited;
+mod nested;
 mod order;
 mod pause;
 mod room;
 mod wait;
 
-use libc::{c_int, epoll_event};
+use libc::{c_int, epoll_event, sigset_t};
+pub(crate) use nested::has_events;
 use sdp_sys::{errno::Errno, sys};
-pub(crate) use wait::wait;
 
 use crate::{
     conn::{self, Waiters, publish},
@@ -45,6 +46,27 @@ use crate::{
         signal_own_sets, stale, watched,
     },
 };
+
+/// `epoll_wait` on a set of ours. `None`: pass the call on.
+///
+/// # Safety
+/// `events` is writable for `max` events; `mask` is null or a signal set.
+#[inline]
+pub(crate) unsafe fn wait(
+    set_fd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    // SAFETY: the caller's.
+    unsafe {
+        if nested::are_in(set_fd) {
+            return nested::wait(set_fd, events, max, timeout_ns, mask);
+        }
+        wait::wait(set_fd, events, max, timeout_ns, mask)
+    }
+}
 
 /// After `epoll_create`.
 #[unsafe(link_section = ".text.open")]
@@ -99,6 +121,12 @@ pub(crate) unsafe fn control(
                 // caller's; packed, so an unaligned read.
                 let data = unsafe { event.read_unaligned() }.u64;
                 with(|m| m.stale_data.forget(set, data));
+            }
+            if let Some(Entry::Set(inner)) = table::entry(fd)
+                && (op == libc::EPOLL_CTL_DEL || !event.is_null())
+            {
+                // SAFETY: the caller's.
+                return Some(unsafe { nested::control((set_fd, set), op, (fd, inner), event) });
             }
             return None;
         }

@@ -22,7 +22,6 @@ use core::marker::PhantomData;
 use libc::epoll_event;
 use sdp_sys::errno::Errno;
 
-use super::wait::BATCH;
 use crate::{
     conn::{self, Stage, alive},
     process::libc_calls::{self, Mask},
@@ -38,6 +37,8 @@ use crate::{
     },
 };
 
+/// Most events handled in one go.
+pub(super) const BATCH: usize = 96;
 /// Bits that are put in order together.
 const SORTED: usize = 64;
 

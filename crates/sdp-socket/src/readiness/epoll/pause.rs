@@ -3,7 +3,6 @@
 use sdp_stats::Counter;
 use sdp_sys::time::monotonic_ns;
 
-use super::wait::MERGE_AFTER_NS;
 use crate::{
     conn::{self, Conn},
     datapath::wait,
@@ -15,6 +14,9 @@ use crate::{
         strangers::Doorbells,
     },
 };
+
+/// Kernel events are reported before ring events whenever so much time has passed.
+pub(super) const MERGE_AFTER_NS: u64 = 50_000;
 
 /// A look at the doorbell page before sleeping.
 pub(super) struct SpinPlan {

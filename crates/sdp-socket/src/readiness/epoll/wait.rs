@@ -8,8 +8,8 @@ use sdp_sys::{errno::Errno, kernel, pid::is_single_threaded, sys, time::monotoni
 
 use super::{
     inherited,
-    order::{Bits, Output, Room, collect_bits, take_bits},
-    pause::{plan_spin, spin_on_doorbell},
+    order::{BATCH, Bits, Output, Room, collect_bits, take_bits},
+    pause::{MERGE_AFTER_NS, plan_spin, spin_on_doorbell},
     room::{all_of, note_end, writable_too},
 };
 use crate::{
@@ -34,16 +34,12 @@ use crate::{
     },
 };
 
-/// Kernel events are reported before ring events at least once in so many waits …
+/// Kernel events are reported before ring events at least once in so many waits, and each [`MERGE_AFTER_NS`].
 const MERGE_EVERY: u32 = 8;
-/// … and whenever so much time has passed.
-pub(super) const MERGE_AFTER_NS: u64 = 50_000;
 /// Of so many wake-ups by the doorbell one is verified as if it had come from the anchor's carrier.
 const VERIFY_EVERY: u8 = 16;
 /// How often the kernel is asked at most within one look, where all it had were wake bytes.
 const ASKS: usize = 8;
-/// Most events handled in one go.
-pub(super) const BATCH: usize = 96;
 /// Shorter waits of sets without a lane are the kernel's alone: one that misses a lane is late by no more.
 const PASSED_BELOW_NS: u64 = 1_000_000;
 
@@ -365,7 +361,7 @@ fn disable(m: &mut Mirror, set: u32, data: u64) {
 }
 
 /// Rounded up, as the kernel does.
-fn milliseconds(left: Option<u64>) -> c_int {
+pub(super) fn milliseconds(left: Option<u64>) -> c_int {
     match left {
         None => -1,
         Some(ns) => ns.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int,
@@ -695,6 +691,9 @@ impl Sleeper {
         // Under the lock, so that a doorbell page that is being made counts each sleeper once.
         let (doorbell, has_news) = with(|m| {
             let doorbell = doorbell::pages();
+            if m.set(set)?.is_silent {
+                m.unsilence(set);
+            }
             let s = m.set(set)?;
             s.sleepers += 1;
             match doorbell {

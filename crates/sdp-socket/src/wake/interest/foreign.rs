@@ -18,6 +18,12 @@ pub(crate) struct Doors {
     data: u64,
 }
 
+impl Doors {
+    pub(super) fn is_empty(&self) -> bool {
+        self.inside == 0
+    }
+}
+
 /// A doorbell has been made. `publish` gets how many threads sleep on sets, which count in its page
 /// from then on; those that sleep elsewhere come back with it.
 pub(crate) fn foreign_doorbell_made(publish: impl FnOnce(u32)) {
@@ -65,7 +71,11 @@ pub(crate) fn may_be_a_family_member_s(event: &epoll_event) -> bool {
 }
 
 fn control(epfd: i32, op: i32, fd: i32, data: u64) -> bool {
-    let interest = epoll_event { events: IN | ET, u64: data };
+    control_as(epfd, op, fd, data, IN | ET)
+}
+
+fn control_as(epfd: i32, op: i32, fd: i32, data: u64, events: u32) -> bool {
+    let interest = epoll_event { events, u64: data };
     kernel::epoll_ctl(epfd, op, fd, &interest).is_ok()
 }
 
@@ -102,5 +112,17 @@ impl Mirror {
         if is_deaf {
             self.use_carrier(index);
         }
+    }
+
+    /// From now on the doorbells in the set are reported as `events`.
+    pub(super) fn change_doors(&mut self, index: u32, events: u32) -> bool {
+        let Some(set) = self.set(index) else { return false };
+        let (epfd, doors) = (set.epfd, set.doors);
+        if doors.inside == 0 {
+            return true;
+        }
+        let inside = strangers::descriptors(strangers::count()).enumerate();
+        let mut inside = inside.filter(|(place, _)| doors.inside >> place & 1 != 0);
+        inside.all(|(_, fd)| control_as(epfd, libc::EPOLL_CTL_MOD, fd, doors.data, events))
     }
 }

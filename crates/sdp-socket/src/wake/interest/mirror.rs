@@ -117,6 +117,10 @@ pub(crate) struct Set {
     pub(crate) noted: u32,
     /// The kernel refused the hidden eventfd.
     pub(crate) is_deaf: bool,
+    /// Doorbells are in the kernel's set, but do not make it readable ([`Mirror::silence`]).
+    pub(crate) is_silent: bool,
+    /// Another set of ours is, or was, in it.
+    pub(crate) has_nested: bool,
     /// A registration with ONESHOT has been seen.
     pub(crate) has_oneshots: bool,
     pub(crate) waits: u32,
@@ -331,6 +335,8 @@ impl Mirror {
             held_rings: false,
             noted: 0,
             is_deaf: false,
+            is_silent: false,
+            has_nested: false,
             has_oneshots: false,
             waits: 0,
             unverified: 0,
@@ -632,14 +638,17 @@ impl Mirror {
         }
         reg.is_ready = true;
         reg.next_ready = NONE;
-        let set = reg.set;
-        let Some(set) = self.set(set) else { return };
-        let last = set.ready_last;
+        let number = reg.set;
+        let Some(set) = self.set(number) else { return };
+        let (last, is_silent) = (set.ready_last, set.is_silent);
         set.ready_last = index;
         if last == NONE {
             set.ready_first = index;
         } else if let Some(last) = self.registrations.get_mut(last as usize) {
             last.next_ready = index;
+        }
+        if is_silent {
+            self.unsilence(number);
         }
     }
 
@@ -793,6 +802,7 @@ impl Mirror {
         if let Some(set) = self.set(set_index) {
             set.hidden = if done { data } else { None };
             set.anchor = if done { anchor.unwrap_or(NONE) } else { NONE };
+            set.is_silent &= op == 0;
         }
         if op != 0
             && let Some(before) = hidden
@@ -808,11 +818,43 @@ impl Mirror {
         }
     }
 
+    /// Keeps doorbells from making a set readable for those who wait for the set itself: an edge that came before the program
+    /// had taken everything stays with the kernel until somebody waits on the set. Members wake by the carrier, entries of
+    /// the ready list and sleepers on the set end it ([`Mirror::unsilence`]). Does nothing while there are any of these.
+    pub(crate) fn silence(&mut self, set_index: u32) {
+        let Some(set) = self.set(set_index) else { return };
+        if !set.by_carrier || set.is_silent || set.sleepers > 0 || set.ready_first != NONE {
+            return;
+        }
+        set.is_silent = true;
+        if !self.change_doorbells(set_index, ET) {
+            self.unsilence(set_index);
+        }
+    }
+
+    /// Ends [`Mirror::silence`]. The kernel calls the set readable at once, and wakes threads that wait for it.
+    #[cold]
+    pub(crate) fn unsilence(&mut self, set_index: u32) {
+        let Some(set) = self.set(set_index) else { return };
+        set.is_silent = false;
+        self.change_doorbells(set_index, IN | ET);
+    }
+
+    /// From now on the kernel reports all doorbells in a set as `events`. False: not all of them.
+    fn change_doorbells(&mut self, set_index: u32, events: u32) -> bool {
+        let Some(set) = self.set(set_index) else { return false };
+        let Some(data) = set.hidden else { return set.doors.is_empty() };
+        let interest = epoll_event { events, u64: data };
+        let event = doorbell::event_fd();
+        let done = kernel::epoll_ctl(set.epfd, libc::EPOLL_CTL_MOD, event, &interest).is_ok();
+        self.change_doors(set_index, events) && done
+    }
+
     /// Takes the hidden eventfd, which `event` names, out of the set. True: it was there.
     pub(crate) fn unhide(&mut self, set_index: u32, event: i32) -> bool {
         let Some(set) = self.set(set_index) else { return false };
         let Some(before) = set.hidden.take() else { return false };
-        set.anchor = NONE;
+        (set.anchor, set.is_silent) = (NONE, false);
         let unused = epoll_event { events: 0, u64: 0 };
         // Others hold duplicates, so that closing alone would leave it there.
         let _ = kernel::epoll_ctl(set.epfd, libc::EPOLL_CTL_DEL, event, &unused);

@@ -178,6 +178,11 @@ pub(crate) fn watched(index: u32) {
     }
 }
 
+/// Whether the kernel may call a set readable that has nothing for the program: a doorbell is in it.
+pub(crate) fn may_seem_readable(index: u32) -> bool {
+    with(|m| m.set(index).is_some_and(|s| s.has_lane && s.hidden.is_some())) == Some(true)
+}
+
 /// The hidden eventfd has another number now, and `from`, which names it too, is the program's in a moment.
 pub(crate) fn doorbell_moved(from: i32) {
     with(|m| {
@@ -328,6 +333,7 @@ pub(crate) fn fork_child() {
     with(|m| {
         for set in m.each_set() {
             (set.anchor, set.hidden, set.doors) = (NONE, None, Doors::default());
+            set.is_silent = false;
             (set.sleepers, set.sleepers_without_doorbell) = (0, 0);
             set.is_inherited = set.members > 0;
             if set.is_inherited && set.has_lane {
