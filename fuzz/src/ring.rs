@@ -5,7 +5,7 @@
 use core::cell::Cell;
 use std::{collections::VecDeque, ptr::NonNull};
 
-use sdp_fabric_shm::endpoint::{MESSAGE_MAX, ShmRx, ShmTx};
+use sdp_fabric_shm::endpoint::{ShmRx, ShmTx};
 use sdp_rdma::{
     fabric::{Gather, PostError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
     work::WorkId,
@@ -124,13 +124,14 @@ fn post(
     tx.post_send(WorkId(0), header, &mut Source(payload), options)
 }
 
-fn random_message(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
+/// `most`: bytes of the longest message.
+fn random_message(random: &mut Random, most: usize) -> (Vec<u8>, Vec<u8>) {
     let header = {
         let mut bytes = random.bytes(HEADER_MAX as u64);
         bytes.push(0);
         bytes
     };
-    let bound = *random.pick(&[64, 64, 4096, (MESSAGE_MAX - HEADER_MAX) as u64]);
+    let bound = *random.pick(&[64, 64, 4096, (most - HEADER_MAX) as u64]);
     (header, random.bytes(bound))
 }
 
@@ -150,7 +151,7 @@ pub fn round(random: &mut Random) {
     for _ in 0..STEPS {
         match random.below(8) {
             0..=3 => {
-                let (header, payload) = random_message(random);
+                let (header, payload) = random_message(random, tx.max_message());
                 tx.refresh().expect("an honest consumer");
                 match post(&mut tx, random, &header, &payload) {
                     Ok(()) => sent.push_back([header, payload].concat()),
@@ -210,7 +211,7 @@ pub fn hostile_round(random: &mut Random) {
         match random.below(6) {
             0 | 1 => fenced.scribble(random),
             2 | 3 => {
-                let (header, payload) = random_message(random);
+                let (header, payload) = random_message(random, tx.max_message());
                 let _ = tx.refresh();
                 let _ = post(&mut tx, random, &header, &payload);
                 tx.publish();

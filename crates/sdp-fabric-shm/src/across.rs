@@ -18,8 +18,8 @@
 //! | 8 | 4 | slot of the sender's end in its doorbell page |
 //! | 12 | 4 | join: bytes per ring; accept: how many first numbers are proven; reject: code |
 //! | 16 | 8 | nonce: identity of the sender's process |
-//! | 24 | 2 | lowest version of the segment that the sender knows; accept: the one that holds |
-//! | 26 | 2 | highest one; accept: the one that holds |
+//! | 24 | 2 | lowest version of the segment that the sender knows; accept: the version that holds |
+//! | 26 | 2 | highest version; accept: the version that holds |
 //! | 28 | 4 | 0 |
 //! | 32 | 16 | nonce of the meeting |
 //! | 48 | 92 or 196 | join: Hello; accept: HelloAck |
@@ -96,7 +96,7 @@ impl Numbers {
 /// comes while it is changed may find a path that nobody has, and finds nobody there.
 static DIRECTORY: [AtomicU64; DIRECTORY_MAX / 8] = [const { AtomicU64::new(0) }; DIRECTORY_MAX / 8];
 
-/// Sets the directory: absolute, without a slash at its end; one that is too long is none.
+/// Sets the directory: absolute, without a slash at its end; a path that is too long is none.
 pub fn set_directory(path: &[u8]) {
     let path = if path.len() > DIRECTORY_MAX || path.contains(&0) { &[] } else { path };
     let mut bytes = [0; DIRECTORY_MAX];
@@ -116,7 +116,7 @@ pub fn directory() -> ([u8; DIRECTORY_MAX + 1], usize) {
 }
 
 /// Whether the directory is one in which ends may meet: it is there, root's, this user's or a
-/// user's that has no name here, and who may make names in it cannot take away those of others.
+/// user's that has no name here, and a user with the right to make names in it cannot take away names of others.
 pub fn is_usable() -> bool {
     let (path, len) = directory();
     let path = CStr::from_bytes_until_nul(&path).unwrap_or(c"");
@@ -180,7 +180,7 @@ impl Path {
         Self::new(b"/", &hash.finish())
     }
 
-    /// One that nobody else has.
+    /// A number that nobody else has.
     pub fn fresh() -> Self {
         let name = random();
         Self::new(b"/.", name.get(..NAME_LEN / 2).unwrap_or(&[]))

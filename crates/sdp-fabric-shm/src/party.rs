@@ -1,4 +1,4 @@
-//! Who may ring one foreign doorbell: processes that are told apart from others no further.
+//! The processes that may ring one foreign doorbell: they are told apart from others no further.
 //!
 //! In this network namespace that is a user. Behind a directory it is a user as it is seen from here,
 //! apart from the user of the same number in this namespace. Users that are not mapped here all look

@@ -1,4 +1,4 @@
-//! Ends that meet at a name in a directory: who is let in, and what is left behind.
+//! Ends that meet at a name in a directory: which processes are let in, and what is left behind.
 
 mod common;
 
@@ -103,7 +103,7 @@ fn who_knows_another_number_is_turned_away() {
         };
         assert!(matches!(outcome, Step::Failed(Refusal::Untrusted)) && refused > 10, "{refused}");
         assert_eq!(directory.names(), 0);
-        // And who sits at the name: it answers, and is not believed.
+        // And the process that sits at the name: it answers, and is not believed.
         let mut squatter = end(&server, false, wrong, 2);
         squatter.pending(1);
         honest.pending(1);

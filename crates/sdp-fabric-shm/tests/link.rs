@@ -185,7 +185,7 @@ fn a_consumer_goes_on_inside_a_message(ends: &Ends) {
     assert_eq!(take(&mut rx).as_deref(), Some(&b"second"[..]));
 }
 
-/// The producer gets released bytes after `publish`, and never those that an onlooker passes.
+/// The producer gets released bytes after `publish`, and never bytes that an onlooker passes.
 fn room_returns_when_it_is_published(ends: &Ends) {
     let [a, b] = ends.ends();
     let mut tx = a.open_tx(0, FRESH).expect("fresh");

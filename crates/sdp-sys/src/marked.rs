@@ -157,7 +157,7 @@ fn of_tcp(ip: &[u8], at: usize, whole: usize) -> Option<Sent> {
     })
 }
 
-/// Sum of a header's words, which is all ones for one that was not damaged.
+/// Sum of a header's words, which is all ones for a header that was not damaged.
 fn sum(header: &[u8]) -> u32 {
     let mut sum = 0;
     for pair in header.chunks_exact(2) {

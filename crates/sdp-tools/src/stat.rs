@@ -519,7 +519,7 @@ fn heading(out: &mut String, process: &Process, width: usize) {
     }
 }
 
-/// A table of connections, with notes under those that have some.
+/// A table of connections, with notes under connections that have some.
 fn table(out: &mut String, rows: &[RowView]) {
     let _ = writeln!(
         out,

@@ -6,7 +6,7 @@ use sdp_shm::layout::{ARMS, LOG_ENTRIES, TRUSTS};
 
 use super::{Broken, MISALIGNED, ShmHalf, What};
 
-/// Most entries that have been written and not followed: one that follows the log takes no more
+/// Most entries that have been written and not followed: a reader of the log takes no more
 /// steps.
 pub const PENDING_MAX: usize = 8;
 
@@ -183,7 +183,7 @@ impl ShmHalf<'_> {
         }
         let at = self.lines.producer.switches.load(Ordering::Acquire);
         let counted = self.sent();
-        // Wake bytes are sent and counted under the gate, which is ours: one that is not counted is
+        // Wake bytes are sent and counted under the gate, which is ours: a byte that is not counted is
         // the last of a producer that was killed in between.
         let carrier = if received == counted.wrapping_add(1) { received } else { counted };
         let fabric = self.position(What::Bytes);

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The kernel's tables know nothing of an end in another namespace, and users are translated: what
-//! passes is who knows the first numbers of the stream ([`crate::across`]). The other process is a
+//! passes is the process that knows the first numbers of the stream ([`crate::across`]). The other process is a
 //! stranger in any case, also one with our user's number: neither eventfd nor doorbell page of the
 //! whole process ever go this way, only a foreign doorbell of its party.
 
@@ -79,7 +79,7 @@ impl Published {
     }
 }
 
-/// This end has sent its packet to who listens at the name.
+/// This end has sent its packet to the listener at the name.
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) socket: Hidden,
@@ -298,7 +298,7 @@ fn next(local: &Local<'_>, offer: &mut Published) -> Result<Option<Hidden>, Refu
     }
 }
 
-/// Takes the packet of who connected to the name, if it is there, and answers it.
+/// Takes the packet of the process that connected to the name, if it is there, and answers it.
 fn serve(local: &Local<'_>, across: &Across, socket: &Hidden) -> Served {
     let mut buf = [0; across::MAX_LEN];
     let mut packet = match receive(socket, &mut buf) {
@@ -443,7 +443,7 @@ fn send(
     }
 }
 
-/// Tells who connected to the name that this end refuses. Best effort.
+/// Tells the process that connected to the name that this end refuses. Best effort.
 fn reject(local: &Local<'_>, socket: &Hidden, code: RejectCode) {
     let head = Head {
         process: local.nonce,

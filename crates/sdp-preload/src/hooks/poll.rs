@@ -54,7 +54,7 @@ unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -
 /// The result of a wait, without an error that is none.
 ///
 /// # Safety
-/// `fds` has `n` entries, if `wait` finds one that is ready.
+/// `fds` has `n` entries, if `wait` finds a ready one.
 unsafe fn settled(fds: *mut pollfd, n: nfds_t, wait: impl Fn() -> c_int) -> c_int {
     loop {
         let ready = wait();

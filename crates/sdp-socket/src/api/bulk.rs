@@ -52,7 +52,7 @@ fn is_next_marked(index: u32) -> bool {
     conn::get(index).is_some_and(across::wants_mark)
 }
 
-/// A large send on a connection that is not attached yet, or one that is marked.
+/// A large send on a connection that is not attached yet, or is marked.
 pub(crate) fn send(first: Ticket, buffers: &mut Buffers, flags: c_int) -> Result<usize, Errno> {
     let mut mark = section::mark();
     let number = first.number();

@@ -627,7 +627,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
 }
 
 /// `ioctl` (FIONREAD, FIOASYNC … on tracked descriptors). SIOCOUTQ is the kernel's: bytes in a ring, or on a queue pair,
-/// have reached the other end, as those that its kernel has acknowledged.
+/// have reached the other end, as bytes that its kernel has acknowledged.
 ///
 /// # Safety
 /// See the module.

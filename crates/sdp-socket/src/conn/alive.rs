@@ -47,7 +47,7 @@ const IS_GIVEN_UP: u32 = 1 << 28;
 const FLAGS: u32 = IS_ON | IS_CHANGING | IS_GIVEN_UP;
 /// Clocks for which no probes begin after the program has looked at the options.
 const LOOKED: u32 = 2;
-/// Looks at a change that another thread makes; then that thread is one that a fork has left behind.
+/// Looks at a change that another thread makes; then a fork has left that thread behind.
 const PATIENT_LOOKS: u32 = 10_000;
 
 /// What the options are where nothing has set them, as the first connection has them: idle time, interval and count, of 15,
@@ -107,7 +107,7 @@ fn is_due(conn: &Conn, before: u32, now: u32) {
             let _ = fd::setsockopt_int(carrier, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S);
         }
     }
-    // Flags that came meanwhile stay: who set them waits for this change.
+    // Flags that came meanwhile stay: the thread that set them waits for this change.
     let _ = conn.probed.fetch_update(Release, Relaxed, |word| {
         Some(word & !(IS_CHANGING | IS_ON) | if is_on { IS_ON } else { 0 })
     });

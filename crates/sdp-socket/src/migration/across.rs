@@ -76,7 +76,7 @@ pub(crate) fn connects(address: &[u8; 16]) {
 /// be met in the directory.
 #[cold]
 pub(crate) fn begins(conn: &Conn, fd: c_int) -> bool {
-    // Who began a connection that came from elsewhere is not known.
+    // Which end began a connection that came from elsewhere is not known.
     if conn.has(Holders::Adopted) || !place::look() {
         return false;
     }

@@ -69,7 +69,7 @@ impl Doctor {
     }
 }
 
-/// Whether every user has a name here, so that the owner is who it seems to be.
+/// Whether every user has a name here, so that the owner is the user that it seems to be.
 fn is_mapped(doctor: &Doctor) -> bool {
     doctor.text("proc/self/uid_map").is_some_and(|map| map.contains("4294967295"))
 }

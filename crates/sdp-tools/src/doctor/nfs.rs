@@ -18,7 +18,7 @@ const ENOUGH: u64 = 2 * gateway::MEMORY as u64;
 const RDMA_MODULE: &str = "rpcrdma";
 
 impl Doctor {
-    /// All findings. `server` is asked by TCP whether it is an NFS server; one that was not named need
+    /// All findings. `server` is asked by TCP whether it is an NFS server; a server that was not named need
     /// not be there.
     pub(super) fn nfs(&mut self, server: SocketAddr, is_named: bool) {
         let address = self.nfs_device();

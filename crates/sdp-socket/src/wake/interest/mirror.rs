@@ -818,7 +818,7 @@ impl Mirror {
         }
     }
 
-    /// Keeps doorbells from making a set readable for those who wait for the set itself: an edge that came before the program
+    /// Keeps doorbells from making a set readable for threads that wait for the set itself: an edge that came before the program
     /// had taken everything stays with the kernel until somebody waits on the set. Members wake by the carrier, entries of
     /// the ready list and sleepers on the set end it ([`Mirror::unsilence`]). Does nothing while there are any of these.
     pub(crate) fn silence(&mut self, set_index: u32) {
