@@ -5,6 +5,7 @@ The fabric between hosts is asked for; without it everything is TCP.
 
 import hashlib
 import json
+import warnings
 
 import pytest
 
@@ -14,6 +15,13 @@ PORT = 6379
 VALUE = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(20_000))
 # The server's user, and the client's.
 USERS = ("redis", "nobody")
+# So often a test is played whose lanes were lost: the machines share a host, and one that stands still for 140 ms does not
+# acknowledge what soft-RoCE sends again.
+PLAYS = 3
+
+
+class Lost(AssertionError):
+    """Too little went over queue pairs, and some of these were lost."""
 
 
 class Service:
@@ -47,7 +55,8 @@ class Service:
     def stop(self):
         """Ends the server; its report, if the library was there."""
         self.pair.a.run("pkill -TERM -x redis-server")
-        done = self.server.wait()
+        server, self.server = self.server, None
+        done = server.wait()
         assert done.status == 0, done
         return report(self.pair.a, "server") if "a" in self.preloaded else None
 
@@ -69,7 +78,8 @@ def judge(found, at_least, road):
         return
     assert sum(moved.values()) >= at_least, moved
     # A connection begins on TCP, and one of the benchmark's is too short for anything else.
-    assert moved["sdp"] >= 0.5 * at_least, found
+    if moved["sdp"] < 0.5 * at_least:
+        raise (Lost if found["demotions"].get("lane-lost") else AssertionError)(found)
     assert found["fabrics"]["verbs"] >= 1 and found["fabrics"]["shm"] == 0, found
 
 
@@ -77,7 +87,19 @@ def judge(found, at_least, road):
 @pytest.mark.parametrize("road", ROADS)
 def test_redis_between_machines(pair, ladder, road):
     """Server and clients under `sdp run`, of different users: a large value there and back, and a benchmark's many replies."""
-    service = Service(pair, ladder, road=road)
+    for left in reversed(range(PLAYS)):
+        service = Service(pair, ladder, road=road)
+        try:
+            return play_redis(pair, service, road)
+        except Lost as why:
+            if not left:
+                raise
+            warnings.warn(f"played again, for lanes were lost: {why}", stacklevel=1)
+            if service.server is not None:
+                service.stop()
+
+
+def play_redis(pair, service, road):
     pair.b.run("cat >/tmp/value.sh <<'E'\n"
                "import hashlib, sys\n"
                "sys.stdout.buffer.write(b''.join(hashlib.sha256(b'%d' % i).digest() for i in range(20_000)))\n"
