@@ -430,6 +430,7 @@ impl Rendezvous {
 
     /// The other end took the name first, and listens in a moment: perhaps it does already. To find out here
     /// is cheaper than to begin with the examination again at another call.
+    #[inline(never)]
     fn join_late(
         &mut self,
         local: &Local<'_>,
@@ -479,6 +480,7 @@ impl Rendezvous {
     }
 
     /// Takes the next connection whose user passes; `None`: there is none now.
+    #[inline(never)]
     fn accept(
         &mut self,
         local: &Local<'_>,
@@ -510,6 +512,7 @@ impl Rendezvous {
         Ok(None)
     }
 
+    #[inline(never)]
     fn await_answer(
         &mut self,
         local: &Local<'_>,

@@ -125,6 +125,7 @@ impl Rendezvous {
         local.across.as_ref().ok_or(Refusal::RemotePeer)
     }
 
+    #[inline(never)]
     pub(super) fn start_across(
         &mut self,
         local: &Local<'_>,
@@ -195,6 +196,7 @@ impl Rendezvous {
         }
     }
 
+    #[inline(never)]
     pub(super) fn offer_across(
         &mut self,
         local: &Local<'_>,
@@ -228,6 +230,7 @@ impl Rendezvous {
         Ok(None)
     }
 
+    #[inline(never)]
     pub(super) fn await_answer_across(
         &mut self,
         local: &Local<'_>,
