@@ -1,6 +1,6 @@
 """A set that is waited for itself: in another set, by poll or by select.
 
-    nested.py WAY        outer, outer-edge, poll, select
+    nested.py WAY        outer, outer-edge, outer-once, poll, select
 
 A peer sends a message when it is asked for one. After each message was received the set has to be silent, with and without
 a wait on it, and has to be readable again with the next one. Prints one line of JSON: how often it was as expected.
@@ -14,6 +14,7 @@ import sys
 
 ROUNDS, LIMIT_S, BRIEF_S = 300, 20, 0.002
 WAY = sys.argv[1]
+BITS = {"outer-edge": select.EPOLLET, "outer-once": select.EPOLLONESHOT}
 
 
 def whole(sock, n):
@@ -40,7 +41,7 @@ def main():
     sock = socket.create_connection(listener.getsockname(), timeout=LIMIT_S)
     inner, outer = select.epoll(), select.epoll()
     inner.register(sock, select.EPOLLIN)
-    outer.register(inner.fileno(), select.EPOLLIN | (select.EPOLLET if WAY == "outer-edge" else 0))
+    outer.register(inner.fileno(), select.EPOLLIN | BITS.get(WAY, 0))
     array = select.poll()
     array.register(inner.fileno(), select.POLLIN)
     waits = {
@@ -50,13 +51,15 @@ def main():
     ready = waits.get(WAY, lambda limit_s: len(outer.poll(limit_s)))
     seen = {"readable": 0, "silent": 0, "behind": 0}
     for i in range(ROUNDS):
+        if WAY == "outer-once":
+            outer.modify(inner.fileno(), select.EPOLLIN | BITS[WAY])
         sock.sendall(b"x")
         seen["readable"] += ready(LIMIT_S)
         # Half of the time without a wait on the set.
         if i % 2:
             assert inner.poll(LIMIT_S) == [(sock.fileno(), select.EPOLLIN)]
         assert whole(sock, 40) == b"x" * 40
-        if WAY != "outer-edge":
+        if WAY not in BITS:
             seen["behind"] += ready(BRIEF_S)
         assert whole(sock, 60) == b"x" * 60
         seen["silent"] += ready(BRIEF_S) == 0

@@ -24,7 +24,7 @@ use crate::{
     wake::{
         arming,
         interest::{
-            ET, IN_KIND, OUT,
+            ET, IN_KIND, ONESHOT, OUT,
             mirror::{Mirror, NONE, REGISTRATIONS, SETS, with},
             tell_of_consumed,
         },
@@ -70,10 +70,15 @@ pub(super) unsafe fn control(
 ) -> Result<usize, Errno> {
     // SAFETY: the caller's.
     let done = unsafe { sys!(libc::SYS_epoll_ctl, set_fd, op, fd, event) };
-    // SAFETY: the kernel has read it; packed, so an unaligned read.
-    let data = if event.is_null() { 0 } else { unsafe { event.read_unaligned() }.u64 };
     if done.is_ok() {
-        with(|m| note(m, outer, op, (fd, inner), data));
+        let wanted = match op {
+            libc::EPOLL_CTL_DEL => epoll_event { events: 0, u64: 0 },
+            // SAFETY: the kernel has read it; packed, so an unaligned read.
+            _ => unsafe { event.read_unaligned() },
+        };
+        // The kernel disables such a registration when it reports it: its events are all passed on.
+        let op = if wanted.events & ONESHOT != 0 { libc::EPOLL_CTL_DEL } else { op };
+        with(|m| note(m, outer, op, (fd, inner), wanted.u64));
     }
     done
 }
