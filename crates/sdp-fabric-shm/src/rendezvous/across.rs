@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     across::{self, Across, Body, Bound, Head, Numbers, Path, VERSIONS},
+    budget,
     packet::RejectCode,
     party::Party,
     refusal::Refusal,
@@ -178,11 +179,12 @@ impl Rendezvous {
     fn ask(&mut self, local: &Local<'_>, socket: Hidden) -> Result<Option<Attachment>, Refusal> {
         let across = Self::across(local)?;
         let Ok(other) = Other::at(&socket) else { return self.restart() };
-        let (segment, file) = MappedSegment::create(local.ring_bytes)?;
+        let ring_bytes = budget::ring_bytes(local.ring_bytes)?;
+        let (segment, file) = MappedSegment::create(ring_bytes)?;
         let mut segment = Draft::new(segment);
         let id = stat::stat(file.raw()).map_err(Refusal::of_resource)?.id;
         let nonce = across::random();
-        let body = Body::Join { ring_bytes: local.ring_bytes, hello: *local.hello };
+        let body = Body::Join { ring_bytes, hello: *local.hello };
         let meeting = Meeting { nonce, versions: VERSIONS, bound: Bound::Segment(id) };
         match send(local, across, &socket, &meeting, &body, Some(&file), other.party) {
             Ok(gave_doorbell) => {
@@ -330,6 +332,7 @@ fn serve(local: &Local<'_>, across: &Across, socket: &Hidden) -> Served {
         let version = join.common_version()?;
         let other = Other::at(socket)?;
         let peer = take_peer(local, &join.head, packet, 1, other)?;
+        budget::accept(ring_bytes)?;
         let segment = Draft::new(MappedSegment::from_peer(file.raw(), ring_bytes)?);
         let terms = (local.judge)(&PeerHello::Hello(hello))?;
         Ok((version, peer, segment, terms))

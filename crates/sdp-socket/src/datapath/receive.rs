@@ -369,7 +369,8 @@ fn attempt(
         }
         let result = step(conn, sink, row, half, buffers, wish, (look, is_going_on));
         let arms = conn.has(Waiters::ByCarrier) && sink.lane == Lane::Sdp;
-        arms.then(|| arm_for_others(conn, || ring_has_news(sink, half), half));
+        let is_more = || sink.current_len != 0 || ring_has_news(sink, half);
+        arms.then(|| arm_for_others(conn, is_more, half));
         result
     });
     interest::wake_bytes_consumed(conn);

@@ -135,7 +135,9 @@ fn is_news(half: ShmHalf<'_>, head: u64, followed: u32) -> bool {
 /// How this thread wants to be woken for `conn`.
 fn mode(conn: &Conn, is_busy: bool) -> How {
     let most = if is_busy { BUSY_SLEEPERS_MAX } else { DOORBELL_SLEEPERS_MAX };
+    // A thread that waits where no doorbell reaches would not be woken by this arm.
     if conn.has(Waiters::PeerHasDoorbell)
+        && !conn.has(Waiters::ByCarrier)
         && doorbell::pages().is_some_and(|doorbell| doorbell.sleepers() < most)
     {
         How::Doorbell

@@ -14,7 +14,7 @@ use sdp_sys::{
 
 use super::{order::collect_bits, wait::milliseconds};
 use crate::{
-    conn::{self, Half, Waiters},
+    conn::{self, Half, Stage, Waiters},
     process::{
         self,
         libc_calls::{self, Mask},
@@ -181,7 +181,10 @@ fn is_true(outer: u32, event: &epoll_event) -> bool {
         Some((found.fd.load(Relaxed), inner))
     });
     match inner.flatten() {
-        Some((fd, inner)) if table::entry(fd) == Some(Entry::Set(inner)) => has_events(fd, inner),
+        // Another descriptor may have the same data: it is its event, where the set is not readable.
+        Some((fd, inner)) if table::entry(fd) == Some(Entry::Set(inner)) => {
+            fd::readiness(fd, libc::POLLIN) == 0 || has_events(fd, inner)
+        }
         _ => true,
     }
 }
@@ -192,7 +195,7 @@ pub(crate) fn has_events(set_fd: c_int, set: u32) -> bool {
     let has_none = |m: &mut Mirror| {
         let is_ours = m.set(set).is_some_and(|s| s.by_carrier && s.has_lane);
         let has_none = is_ours && !look_through(m, set);
-        if has_none {
+        if has_none && !needs_device(m, set) {
             m.silence(set);
         }
         has_none
@@ -212,6 +215,16 @@ pub(crate) fn has_events(set_fd: c_int, set: u32) -> bool {
         yield_now();
     }
     true
+}
+
+/// Whether messages may come for a set by a device, which tells of them by the doorbells alone.
+fn needs_device(m: &mut Mirror, set: u32) -> bool {
+    let mut needs_device = false;
+    m.each_member(set, |m, at| {
+        let conn = m.reg(at).and_then(|reg| conn::get(reg.conn));
+        needs_device |= conn.is_some_and(|c| matches!(c.stage(), Stage::Remote | Stage::Guarded));
+    });
+    needs_device
 }
 
 /// Takes wake bytes from the carriers of a set's members, whose messages the program has received. False: a member is readable.
