@@ -82,7 +82,7 @@ class Play:
     def serve(self, how, connections, tunables=(), user=SERVER):
         """A server in b."""
         program = self.start(self.net.b, user, self.script("serve", "::", SERVED, how, connections), tunables)
-        self.net.b.wait_listening(SERVED)
+        self.net.b.until_listening(SERVED)
         return program
 
     def ask(self, way, messages, size, tunables=(), user=CLIENT):
@@ -135,7 +135,7 @@ def test_redis(net, artifacts, way):
     play = Play(net, artifacts)
     argv = ["redis-server", "--port", SERVED, "--save", "", "--appendonly", "no", "--protected-mode", "no"]
     server = play.start(net.b, "redis", argv)
-    net.b.wait_listening(SERVED)
+    net.b.until_listening(SERVED)
     address, port = WAYS[way]
     argv = ["redis-benchmark", "-h", address, "-p", port, "-c", "4", "-n", "20000", "-d", "1000", "-t", "set,get", "--csv"]
     client = play.end(play.start(net.a, CLIENT, argv))
@@ -172,7 +172,7 @@ def test_other_end_without_the_library(net, artifacts):
     play = Play(net, artifacts)
     argv = net.b.prefix() + play.script("serve", "::", SERVED, "blocking", 1)
     server = Program(argv, play.dir / "plain.log")
-    net.b.wait_listening(SERVED)
+    net.b.until_listening(SERVED)
     report = play.end(play.ask("direct", 3000, 100, ALWAYS))
     assert server.wait(LIMIT_S) == 0
     assert report.sdp_bytes == 0 and "peer-not-listening" in report.raw["reasons"], report.raw
@@ -190,7 +190,7 @@ def test_private_users(net, artifacts, way):
     argv = play.script("serve", "::", SERVED, "epoll", 3)
     within = [python(), artifacts.programs / "private_users.py", uid]
     server = play.start(net.b, "root", argv, ALWAYS, within)
-    net.b.wait_listening(SERVED)
+    net.b.until_listening(SERVED)
     space, address = (net.b, "127.0.0.1") if way == "inside" else (net.a, WAYS[way][0])
     argv = play.script("ask", address, SERVED, 1500, 1000)
     clients = [play.start(space, user, argv, ALWAYS) for user in (CLIENT, "news", "root")]
@@ -204,7 +204,7 @@ def test_proxy(net, artifacts):
     server = play.serve("blocking", 1, ALWAYS)
     argv = net.host.prefix() + play.script("relay", "10.77.0.1", 7001, "10.77.0.3", SERVED)
     proxy = Program(argv, play.dir / "proxy.log")
-    net.host.wait_listening(7001)
+    net.host.until_listening(7001)
     client = play.start(net.a, CLIENT, play.script("ask", "10.77.0.1", 7001, 3000, 100), ALWAYS)
     reports = [play.end(client), play.end(server)]
     assert proxy.wait(LIMIT_S) == 0, proxy.output()
@@ -223,7 +223,7 @@ def test_equal_addresses(net, artifacts):
         for space in spaces:
             argv = play.script("serve", "::", SERVED, "epoll", 2)
             servers.append(play.start(space.b, SERVER, argv, ALWAYS))
-            space.b.wait_listening(SERVED)
+            space.b.until_listening(SERVED)
         sizes = (1000, 1010, 990, 1020)
         asked = [(space, size) for space, size in zip(spaces * 2, sizes)]
         clients = [
@@ -243,7 +243,7 @@ def test_killed_peer(net, artifacts, user):
     argv = play.script("serve", "::", SERVED, "blocking", 1)
     within = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     server = play.start(net.b, "root", argv, ALWAYS, within)
-    net.b.wait_listening(SERVED)
+    net.b.until_listening(SERVED)
     client = play.start(net.a, user, play.script("last", *WAYS["direct"], 1000), ALWAYS)
     wait_until(lambda: b"met" in client.output(), "messages", LIMIT_S)
     server.process.kill()

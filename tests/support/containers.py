@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .procs import Program, wait_until
+from .procs import wait_until
+from .space import Space
 
 SERVED = 7000
 RULES = """
@@ -38,23 +39,8 @@ WAYS = {
 }
 
 
-class Namespace:
-    """A network namespace, held by a process."""
-
-    def __init__(self):
-        self.holder = subprocess.Popen(
-            ["unshare", "--net", "setpriv", "--pdeathsig", "KILL"]
-            + ["sh", "-c", "ip link set lo up && echo up && exec cat"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        Program.running[self.holder.pid] = self.holder
-        if self.holder.stdout.readline() != b"up\n":
-            raise RuntimeError("no private network namespace")
-
-    def prefix(self):
-        """Words in front of a command that make it run in the namespace, with the same pid."""
-        return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net"]
+class Namespace(Space):
+    """A network namespace in which commands run."""
 
     def run(self, *argv, text=None):
         """A command in it."""
@@ -63,26 +49,9 @@ class Namespace:
             capture_output=True,
         )
 
-    def is_listening(self, port):
-        """True if a TCP socket listens on the port; no connection is made."""
-        for table in ("tcp", "tcp6"):
-            lines = Path(f"/proc/{self.holder.pid}/net/{table}").read_text("ascii").splitlines()[1:]
-            for line in lines:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    return True
-        return False
-
-    def wait_listening(self, port):
+    def until_listening(self, port):
         """Waits until a socket listens on the port."""
         wait_until(lambda: self.is_listening(port), f"port {port}", 40)
-
-    def close(self):
-        """Gives the namespace up; it goes when its last process has ended."""
-        self.holder.stdin.close()
-        self.holder.stdout.close()
-        self.holder.wait(10)
-        Program.running.pop(self.holder.pid, None)
 
 
 class Containers:
@@ -124,9 +93,7 @@ class Containers:
     @staticmethod
     def may_be():
         """True if such namespaces can be made here."""
-        if os.geteuid() != 0 or not shutil.which("ip"):
-            return False
-        return subprocess.run(["unshare", "--net", "true"], check=False).returncode == 0
+        return Space.may_be_private()
 
     def names(self):
         """What is in the directory."""
