@@ -17,8 +17,8 @@
 //!
 //! # Files
 //! The mirror, and the events that other rooms report: [`crate::wake::interest`]. `inherited`: sets
-//! that a fork child has from its parent. `nested`: sets that are waited for themselves. `order`: which events a wait reports first. `pause`: a
-//! look before it sleeps. `room`: senders that wait for room. `wait`: `epoll_wait`. Here:
+//! that a fork child has from its parent. `nested`: sets that are waited for themselves. `order`:
+//! which events a wait reports first. `pause`: a look before it sleeps. `room`: senders that wait for room. `wait`: `epoll_wait`. Here:
 //! `epoll_create` and `epoll_ctl`.
 
 mod inherited;

@@ -1,7 +1,8 @@
 //! Sets that are waited for themselves: in another set, or by `poll` and `select`.
 //!
-//! The kernel calls such a set readable as long as a doorbell's edge is left in it, which a program takes out only by a wait on
-//! the set; but it may receive without one, and ask again. So what the kernel says is verified here.
+//! The kernel calls such a set readable as long as a doorbell's edge is left in it, which a program
+//! takes out only by a wait on the set; but it may receive without one, and ask again. So what the
+//! kernel says is verified here.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
@@ -25,7 +26,8 @@ use crate::{
         arming,
         interest::{
             ET, IN_KIND, ONESHOT, OUT,
-            mirror::{Mirror, NONE, REGISTRATIONS, SETS, with},
+            mirror::{Mirror, NONE, REGISTRATIONS, with},
+            noted::set_with,
             tell_of_consumed,
         },
     },
@@ -95,18 +97,12 @@ fn note(m: &mut Mirror, outer: u32, op: c_int, (fd, inner): (c_int, u32), data: 
     }
     set.has_nested = true;
     ANY.store(true, Relaxed);
-    let is_free = |n: &&Nested| serial_of(m, n.outer.load(Relaxed)).is_none();
+    let is_free = |n: &&Nested| set_with(m, n.outer.load(Relaxed)).is_none();
     let Some(place) = known.or_else(|| NESTED.iter().find(is_free)) else { return };
     place.inner.store(inner, Relaxed);
     place.fd.store(fd, Relaxed);
     place.data.store(data, Relaxed);
     place.outer.store(serial, Relaxed);
-}
-
-/// The place of the set with this serial number, if it is there still.
-fn serial_of(m: &mut Mirror, serial: u64) -> Option<u32> {
-    let place = (serial % SETS as u64) as u32;
-    m.set(place).filter(|s| serial != 0 && s.serial == serial).map(|_| place)
 }
 
 /// Whether other sets of ours are in this one, or were.
@@ -177,7 +173,7 @@ fn is_true(outer: u32, event: &epoll_event) -> bool {
         let serial = m.set(outer)?.serial;
         let is_it = |n: &&Nested| n.outer.load(Relaxed) == serial && n.data.load(Relaxed) == data;
         let found = NESTED.iter().find(is_it)?;
-        let inner = serial_of(m, found.inner.load(Relaxed))?;
+        let (inner, _) = set_with(m, found.inner.load(Relaxed))?;
         Some((found.fd.load(Relaxed), inner))
     });
     match inner.flatten() {
@@ -227,7 +223,8 @@ fn needs_device(m: &mut Mirror, set: u32) -> bool {
     needs_device
 }
 
-/// Takes wake bytes from the carriers of a set's members, whose messages the program has received. False: a member is readable.
+/// Takes wake bytes from the carriers of a set's members, whose messages the program has received.
+/// False: a member is readable.
 fn are_carriers_read(m: &mut Mirror, set: u32) -> bool {
     let mut are_read = true;
     m.each_member(set, |m, at| {

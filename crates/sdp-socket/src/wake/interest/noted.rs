@@ -25,11 +25,15 @@ use crate::{
     process::table::{self, Entry},
 };
 
-/// The set for which something is noted with a connection, if it has not been closed since.
-fn set_of<'a>(m: &'a mut Mirror, noted: &Noted) -> Option<(u32, &'a mut Set)> {
-    let serial = noted.serial.load(Relaxed);
+/// The set with this serial number and its place, if it has not been closed; none has the number 0.
+pub(crate) fn set_with(m: &mut Mirror, serial: u64) -> Option<(u32, &mut Set)> {
     let place = (serial % SETS as u64) as u32;
     m.set(place).filter(|set| set.serial == serial).map(|set| (place, set))
+}
+
+/// The set for which something is noted with a connection, if it has not been closed since.
+fn set_of<'a>(m: &'a mut Mirror, noted: &Noted) -> Option<(u32, &'a mut Set)> {
+    set_with(m, noted.serial.load(Relaxed))
 }
 
 /// Whether it is enough to note a change with the connection; then it is noted.
