@@ -385,6 +385,9 @@ impl Queue {
     }
 }
 
+/// Receives without buffers that one call posts at most.
+pub const RECEIVES_MOST: usize = 8;
+
 /// A receive of one piece.
 const fn receive(wr_id: u64, piece: &mut abi::Sge) -> abi::RecvWr {
     abi::RecvWr { wr_id, next: core::ptr::null_mut(), sg_list: piece, num_sge: 1 }
@@ -428,6 +431,24 @@ impl SharedReceives {
 }
 
 impl Mr {
+    /// Registers memory whose addresses begin at 0 for the peer.
+    ///
+    /// # Safety
+    /// As [`Mr::new`].
+    pub unsafe fn from_zero(
+        domain: &Pd,
+        addr: u64,
+        len: usize,
+        access: c_int,
+    ) -> Result<Self, Error> {
+        let library = domain.context().library;
+        // SAFETY: a live domain; the kernel checks the range.
+        let at = unsafe {
+            (library.ibv_reg_mr_iova)(domain.at.as_ptr(), addr as *mut _, len, 0, access)
+        };
+        Ok(Self { at: made(at, "ibv_reg_mr_iova")?, domain: domain.clone() })
+    }
+
     /// Registers memory.
     ///
     /// # Safety
@@ -468,8 +489,8 @@ unsafe impl Send for RawQp {}
 unsafe impl Sync for RawQp {}
 
 impl Qp {
-    /// Makes one with `depth` entries of its send queue. Its receives come from a shared queue, or
-    /// from its own of `own` entries.
+    /// Makes one with `depth` entries of its send queue, each of up to `pieces` pieces. Its receives
+    /// come from a shared queue, or from its own of `own` entries.
     ///
     /// # Errors
     /// The library's; [`Error::MemLock`] where send queues are pinned.
@@ -478,7 +499,7 @@ impl Qp {
         queue: &Cq,
         receives: Option<&Srq>,
         own: u32,
-        depth: u32,
+        (depth, pieces): (u32, u32),
         inline: u32,
     ) -> Result<Self, Error> {
         let own = if receives.is_some() { 0 } else { own };
@@ -490,7 +511,7 @@ impl Qp {
             cap: abi::QpCap {
                 max_send_wr: depth,
                 max_recv_wr: own,
-                max_send_sge: 1,
+                max_send_sge: pieces,
                 max_recv_sge: own.min(1),
                 max_inline_data: inline,
             },
@@ -600,6 +621,38 @@ impl RawQp {
             let context = (*self.0.as_ptr()).context;
             let Some(post) = (*context).ops.post_send else { return Err(Error::NoDevice) };
             done(post(self.0.as_ptr(), request, bad.as_ptr()), "post_send")
+        }
+    }
+
+    /// Posts receives without buffers, for WRITEs with immediate data, to the queue pair's own receive
+    /// queue, as one list: at most [`RECEIVES_MOST`]. Fast, from any thread.
+    ///
+    /// # Errors
+    /// The provider's; it may have taken some of them.
+    ///
+    /// # Safety
+    /// The queue pair lives.
+    pub unsafe fn post_empty_receives(self, wr_id: u64, count: usize) -> Result<(), Error> {
+        let mut list: [abi::RecvWr; RECEIVES_MOST] = core::array::from_fn(|_| abi::RecvWr {
+            wr_id,
+            next: core::ptr::null_mut(),
+            sg_list: core::ptr::null_mut(),
+            num_sge: 0,
+        });
+        let mut next = core::ptr::null_mut();
+        for request in list.iter_mut().take(count).rev() {
+            request.next = next;
+            next = &raw mut *request;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let mut bad = core::ptr::null_mut();
+        // SAFETY: a live queue pair, whose context is live; the requests are copied by the post.
+        unsafe {
+            let context = (*self.0.as_ptr()).context;
+            let Some(post) = (*context).ops.post_recv else { return Err(Error::NoDevice) };
+            done(post(self.0.as_ptr(), next, &raw mut bad), "post_recv")
         }
     }
 

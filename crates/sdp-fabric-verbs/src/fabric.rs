@@ -367,7 +367,7 @@ impl VerbsFabric {
         let pd = self.slow().pd.clone();
         let core = self.core.clone();
         let (shared, own) = (core.receive_queue.shared(), core.share(id.index()));
-        let qp = Qp::new(&pd, &core.cq, shared, own, DEPTH + 1, INLINE)?;
+        let qp = Qp::new(&pd, &core.cq, shared, own, (DEPTH + 1, 1), INLINE)?;
         let times = self.options.times;
         let slot = self.slot(id).ok_or(Error::Full)?;
         let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;

@@ -60,6 +60,7 @@ functions! {
     ibv_alloc_pd: fn(*mut Context) -> *mut Pd;
     ibv_dealloc_pd: fn(*mut Pd) -> c_int;
     ibv_reg_mr: fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+    ibv_reg_mr_iova: fn(*mut Pd, *mut c_void, usize, u64, c_int) -> *mut Mr;
     ibv_dereg_mr: fn(*mut Mr) -> c_int;
     ibv_create_comp_channel: fn(*mut Context) -> *mut CompChannel;
     ibv_destroy_comp_channel: fn(*mut CompChannel) -> c_int;

@@ -20,13 +20,13 @@ pub(crate) const IDS: usize = 512;
 pub(crate) const CONTEXTS: usize = 32;
 pub(crate) const TROUBLES: usize = 64;
 pub(crate) const CQS: usize = 32;
-pub(crate) const COMPLETIONS: usize = 8192;
+pub(crate) const COMPLETIONS: usize = 16384;
 pub(crate) const SRQS: usize = 32;
 pub(crate) const BUFFERS: usize = 1024;
 pub(crate) const QPS: usize = 512;
 pub(crate) const PENDING: usize = 64;
-pub(crate) const REGIONS: usize = 512;
-pub(crate) const OTHERS: usize = 128;
+pub(crate) const REGIONS: usize = 1024;
+pub(crate) const OTHERS: usize = 512;
 pub(crate) const MESSAGES: usize = 8192;
 pub(crate) const MESSAGE: usize = 4096;
 
@@ -217,6 +217,13 @@ pub(crate) struct Qp {
     pub(crate) stalled: u32,
     /// A request was lost: those behind it do not arrive either, until it fails.
     pub(crate) is_cut: bool,
+    /// Number of its protection domain, and how many pieces a request may have.
+    pub(crate) domain: u16,
+    pub(crate) pieces: u8,
+    /// Bytes of WRITEs to it that are not in its process's memory yet: the first slot + 1, and the
+    /// last.
+    pub(crate) written: u32,
+    pub(crate) last_written: u32,
     /// Messages that came before it was ready to receive: their sender tries again until it is.
     pub(crate) early: Ring<Stalled, PENDING>,
 }
@@ -227,7 +234,22 @@ pub(crate) struct Region {
     pub(crate) key: u32,
     pub(crate) addr: u64,
     pub(crate) len: u64,
+    /// Its first address in the words of the peer.
+    pub(crate) iova: u64,
     pub(crate) access: i32,
+    /// Number of its protection domain.
+    pub(crate) domain: u16,
+}
+
+/// A slot's place in a message, or among the bytes of a WRITE.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Link {
+    /// The next slot + 1; 0: none.
+    pub(crate) next: u32,
+    pub(crate) len: u32,
+    /// Where the bytes go; 0: into the receive buffer.
+    pub(crate) addr: u64,
 }
 
 /// Objects of which nothing but their being there matters.
@@ -267,6 +289,7 @@ pub(crate) struct Body {
     pub(crate) next_qp: u32,
     pub(crate) is_taken: [bool; MESSAGES],
     pub(crate) next_message: usize,
+    pub(crate) links: [Link; MESSAGES],
     pub(crate) totals: Totals,
     pub(crate) messages: [[u8; MESSAGE]; MESSAGES],
 }

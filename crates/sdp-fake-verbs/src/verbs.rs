@@ -28,6 +28,7 @@ pub(crate) const LIBRARY: Library = Library {
     ibv_alloc_pd: alloc_pd,
     ibv_dealloc_pd: dealloc_pd,
     ibv_reg_mr: reg_mr,
+    ibv_reg_mr_iova: reg_mr_iova,
     ibv_dereg_mr: dereg_mr,
     ibv_create_comp_channel: create_comp_channel,
     ibv_destroy_comp_channel: destroy_comp_channel,
@@ -227,11 +228,24 @@ unsafe extern "C" fn dealloc_pd(pd: *mut abi::Pd) -> c_int {
 }
 
 unsafe extern "C" fn reg_mr(
-    _: *mut abi::Pd,
+    pd: *mut abi::Pd,
     addr: *mut c_void,
     len: usize,
     access: c_int,
 ) -> *mut abi::Mr {
+    // SAFETY: the caller's.
+    unsafe { reg_mr_iova(pd, addr, len, addr as u64, access) }
+}
+
+unsafe extern "C" fn reg_mr_iova(
+    pd: *mut abi::Pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut abi::Mr {
+    // SAFETY: see above: a live domain.
+    let domain = unsafe { (*pd.cast::<Pd>()).index };
     let made = with(|body| {
         body.step(Step::RegMr)?;
         let index = body.regions.iter().position(|region| region.pid == 0).ok_or(full())?;
@@ -241,7 +255,8 @@ unsafe extern "C" fn reg_mr(
         let key = body.next_key | 0x80;
         if let Some(region) = body.regions.get_mut(index) {
             (region.pid, region.key, region.access) = (own_pid(), key, access);
-            (region.addr, region.len) = (addr as u64, len as u64);
+            (region.addr, region.len, region.iova) = (addr as u64, len as u64, iova);
+            region.domain = domain as u16;
         }
         // SAFETY: fresh memory.
         unsafe { ((*mr).index, (*mr).abi.lkey, (*mr).abi.rkey) = (index, key, key) };
@@ -402,7 +417,8 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
         let number = (body.next_qp << 12 | index as u32) + 1;
         // SAFETY: fresh memory, a live domain and a valid description.
         unsafe {
-            let context = (*pd.cast::<Pd>()).context;
+            let domain = pd.cast::<Pd>();
+            let context = (*domain).context;
             ((*qp).index, (*qp).inline) = (index, (*wanted).cap.max_inline_data);
             ((*qp).abi.context, (*qp).abi.qp_num) = (context.cast(), number);
             let entry = body.qps.get_mut(index).ok_or(full())?;
@@ -413,6 +429,8 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
             entry.queue = queue as u16;
             (entry.context, entry.dest, entry.port) = ((*context).index as u16, 0, 0);
             entry.local = qp as u64;
+            (entry.domain, entry.pieces) = ((*domain).index as u16, (*wanted).cap.max_send_sge as u8);
+            (entry.written, entry.last_written) = (0, 0);
             entry.pending.clear();
             entry.early.clear();
             (entry.is_cut, entry.stalled) = (false, 0);
@@ -546,19 +564,35 @@ unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c
 }
 
 /// # Safety
-/// A request of one piece, and a place for the one that failed.
+/// A list of requests of one piece each, or none, and a place for the one that failed.
 unsafe fn post_receive(
     request: *mut abi::RecvWr,
     bad: *mut *mut abi::RecvWr,
-    post: impl FnOnce(&mut Body, Buffer) -> Result<(), Errno>,
+    post: impl Fn(&mut Body, Buffer) -> Result<(), Errno>,
 ) -> c_int {
-    // SAFETY: the caller's.
-    let (wr_id, piece) = unsafe { ((*request).wr_id, &*(*request).sg_list) };
-    let buffer = Buffer { wr_id, addr: piece.addr, length: piece.length, lkey: piece.lkey };
-    let done = with(|body| post(body, buffer));
+    let mut next = request;
+    let done = with(|body| {
+        while !next.is_null() {
+            // SAFETY: the caller's.
+            let (wr_id, behind, piece) = unsafe {
+                let has_piece = (*next).num_sge == 1;
+                let piece = has_piece.then(|| (*next).sg_list.read());
+                ((*next).wr_id, (*next).next, piece)
+            };
+            let buffer = piece.map_or(Buffer { wr_id, ..Buffer::NONE }, |piece| Buffer {
+                wr_id,
+                addr: piece.addr,
+                length: piece.length,
+                lkey: piece.lkey,
+            });
+            post(body, buffer)?;
+            next = behind;
+        }
+        Ok(())
+    });
     if done.is_err() {
         // SAFETY: the caller's place for it.
-        unsafe { *bad = request };
+        unsafe { *bad = next };
     }
     number(done)
 }
@@ -568,7 +602,7 @@ unsafe extern "C" fn post_srq_recv(
     request: *mut abi::RecvWr,
     bad: *mut *mut abi::RecvWr,
 ) -> c_int {
-    // SAFETY: see above, with a request of one piece.
+    // SAFETY: see above, with requests of one piece or none.
     unsafe {
         let queue = (*srq.cast::<Srq>()).index;
         post_receive(request, bad, |body, buffer| work::post_receive(body, queue, buffer))
@@ -580,7 +614,7 @@ unsafe extern "C" fn post_recv(
     request: *mut abi::RecvWr,
     bad: *mut *mut abi::RecvWr,
 ) -> c_int {
-    // SAFETY: see above, with a request of one piece.
+    // SAFETY: see above, with requests of one piece or none.
     unsafe {
         let index = (*qp.cast::<Qp>()).index;
         post_receive(request, bad, |body, buffer| work::post_own_receive(body, index, buffer))

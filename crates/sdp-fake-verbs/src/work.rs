@@ -7,13 +7,31 @@ use crate::{
     local,
     network::Road,
     state::{
-        Body, Buffer, Done, MESSAGE, NO_QUEUE, Pending, Qp, Receives, SRQS, Stalled, Trouble,
+        Body, Buffer, Done, Link, MESSAGE, NO_QUEUE, Pending, Qp, Receives, SRQS, Stalled, Trouble,
         own_pid,
     },
     step::Step,
 };
 
-const WC_RECV: i32 = 128;
+/// Pieces that a request may have.
+const PIECES: usize = 4;
+
+/// The pieces of a request.
+#[derive(Clone, Copy)]
+struct Pieces {
+    list: [abi::Sge; PIECES],
+    count: usize,
+}
+
+impl Pieces {
+    fn all(&self) -> &[abi::Sge] {
+        self.list.get(..self.count).unwrap_or(&[])
+    }
+
+    fn len(&self) -> usize {
+        self.all().iter().map(|piece| piece.length as usize).sum()
+    }
+}
 
 fn is_of(qp: &Qp, number: u32) -> bool {
     qp.pid != 0 && qp.number == number
@@ -134,18 +152,28 @@ pub(crate) fn bury(body: &mut Body, pid: u32) {
     body.others.iter_mut().filter(|other| other.pid == pid).for_each(|other| other.pid = 0);
 }
 
-/// The bytes of a request, if this process may name them.
-fn check(body: &Body, sge: &abi::Sge, wanted: i32) -> bool {
-    is_allowed(body, own_pid(), sge.lkey, (sge.addr, u64::from(sge.length)), wanted)
+/// Where the bytes of a piece are, if this process may name them; `domain`: those of one protection
+/// domain.
+fn local(body: &Body, sge: &abi::Sge, wanted: i32, domain: Option<u16>) -> Option<u64> {
+    let range = (sge.addr, u64::from(sge.length));
+    find_range(body, own_pid(), sge.lkey, range, wanted, domain)
 }
 
-fn is_allowed(body: &Body, pid: u32, key: u32, (addr, len): (u64, u64), wanted: i32) -> bool {
-    let Some(region) = body.regions.iter().find(|r| r.pid == pid && r.key == key) else {
-        return false;
-    };
-    let is_inside = addr >= region.addr
-        && addr.checked_add(len).is_some_and(|end| end <= region.addr + region.len);
-    is_inside && region.access & wanted == wanted
+/// The address of a range of a region in its process.
+fn find_range(
+    body: &Body,
+    pid: u32,
+    key: u32,
+    (addr, len): (u64, u64),
+    wanted: i32,
+    domain: Option<u16>,
+) -> Option<u64> {
+    let region = body.regions.iter().find(|r| r.pid == pid && r.key == key)?;
+    let from = addr.checked_sub(region.iova)?;
+    let is_inside = from.checked_add(len).is_some_and(|end| end <= region.len);
+    let is_allowed = region.access & wanted == wanted
+        && domain.is_none_or(|domain| domain == region.domain);
+    (is_inside && is_allowed).then(|| region.addr + from)
 }
 
 /// The next step of a request.
@@ -178,22 +206,22 @@ pub(crate) unsafe fn post_send(
         complete(body, cq, end_of_send(number, request.wr_id, abi::WC_WR_FLUSH_ERR), false);
         return Ok(());
     }
-    if state != abi::QPS_RTS || request.num_sge > 1 || request.num_sge < 0 {
+    let count = usize::try_from(request.num_sge).map_err(|_| Errno::EINVAL)?;
+    if state != abi::QPS_RTS || count > usize::from(qp.pieces).min(PIECES) {
         return Err(Errno::EINVAL);
     }
-    let piece = if request.num_sge == 1 && !request.sg_list.is_null() {
-        // SAFETY: the caller's: one piece.
-        Some(unsafe { request.sg_list.read() })
-    } else {
-        None
-    };
-    if request.send_flags & abi::SEND_INLINE != 0
-        && piece.as_ref().is_some_and(|piece| piece.length > inline)
-    {
+    let mut pieces = Pieces { list: [abi::Sge::default(); PIECES], count };
+    if !request.sg_list.is_null() {
+        for (at, piece) in pieces.list.iter_mut().take(count).enumerate() {
+            // SAFETY: the caller's: so many pieces.
+            *piece = unsafe { request.sg_list.add(at).read() };
+        }
+    }
+    if request.send_flags & abi::SEND_INLINE != 0 && pieces.len() > inline as usize {
         return Err(Errno::EINVAL);
     }
     // SAFETY: the caller's.
-    let outcome = unsafe { run(body, index, request, piece) };
+    let outcome = unsafe { run(body, index, request, pieces) };
     let outcome = match outcome {
         Outcome::Done => match body.event_fault(Step::SendCompletion) {
             Some(status) => Outcome::Failed(status),
@@ -232,21 +260,18 @@ fn tell_success(body: &mut Body, index: usize, request: Pending) {
 
 /// # Safety
 /// As [`post_send`].
-unsafe fn run(
-    body: &mut Body,
-    index: usize,
-    request: &abi::SendWr,
-    piece: Option<abi::Sge>,
-) -> Outcome {
+unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: Pieces) -> Outcome {
     let Some(qp) = body.qps.get(index) else { return Outcome::Failed(abi::WC_LOC_QP_OP_ERR) };
-    let (number, dest) = (qp.number, qp.dest);
+    let (number, dest, domain) = (qp.number, qp.dest, qp.domain);
     let is_inline = request.send_flags & abi::SEND_INLINE != 0;
-    let local = if request.opcode == abi::WR_RDMA_READ { abi::ACCESS_LOCAL_WRITE } else { 0 };
-    if let Some(piece) = &piece
-        && !is_inline
-        && !check(body, piece, local)
-    {
-        return Outcome::Failed(abi::WC_LOC_PROT_ERR);
+    let access = if request.opcode == abi::WR_RDMA_READ { abi::ACCESS_LOCAL_WRITE } else { 0 };
+    if !is_inline {
+        for piece in pieces.list.iter_mut().take(pieces.count) {
+            let Some(at) = local(body, piece, access, Some(domain)) else {
+                return Outcome::Failed(abi::WC_LOC_PROT_ERR);
+            };
+            piece.addr = at;
+        }
     }
     let is_cut = body.road == Road::Cut as u8;
     if let Some(qp) = body.qps.get_mut(index) {
@@ -255,72 +280,157 @@ unsafe fn run(
             return Outcome::Waits;
         }
     }
+    let may_be_early = request.opcode != abi::WR_RDMA_READ;
     let is_up = |qp: &Qp| match qp.state {
         abi::QPS_RTR | abi::QPS_RTS => qp.dest == number,
-        state => state == abi::QPS_INIT && request.opcode == abi::WR_SEND,
+        state => state == abi::QPS_INIT && may_be_early,
     };
     let peer = find(body, dest).filter(|peer| body.qps.get(*peer).is_some_and(is_up));
     let Some(peer) = peer else { return Outcome::Failed(abi::WC_RETRY_EXC_ERR) };
+    let is_solicited = request.send_flags & abi::SEND_SOLICITED != 0;
     if request.opcode == abi::WR_SEND {
-        let is_solicited = request.send_flags & abi::SEND_SOLICITED != 0;
+        if pieces.len() > MESSAGE {
+            return Outcome::Failed(abi::WC_LOC_LEN_ERR);
+        }
         // SAFETY: the caller's.
-        return unsafe { send(body, index, peer, piece, is_solicited) };
+        let stored = unsafe { store(body, &pieces, 0) };
+        let Some(stored) = stored else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
+        return send(body, index, peer, (stored, pieces.len()), None, is_solicited);
     }
-    if body.qps.get(index).is_some_and(|qp| qp.stalled > 0) {
+    let pid = body.qps.get(peer).map_or(0, |qp| qp.pid);
+    let is_written = request.opcode != abi::WR_RDMA_READ;
+    let has_immediate = request.opcode == abi::WR_RDMA_WRITE_WITH_IMM;
+    let is_here = pid == own_pid() && !has_immediate;
+    if is_here && body.qps.get(index).is_some_and(|qp| qp.stalled > 0) {
         // It would have to wait for those before it: no test needs that.
         return Outcome::Failed(abi::WC_LOC_QP_OP_ERR);
     }
-    let Some(piece) = piece else { return Outcome::Done };
-    let far = (request.remote_addr, u64::from(piece.length));
-    let right = match request.opcode {
-        abi::WR_RDMA_READ => abi::ACCESS_REMOTE_READ,
-        _ => abi::ACCESS_REMOTE_WRITE,
-    };
-    let pid = body.qps.get(peer).map_or(0, |qp| qp.pid);
-    if pid != own_pid() {
+    let right = if is_written { abi::ACCESS_REMOTE_WRITE } else { abi::ACCESS_REMOTE_READ };
+    let mut far = 0;
+    if pieces.len() != 0 {
+        let range = (request.remote_addr, pieces.len() as u64);
+        let domain = body.qps.get(peer).map(|qp| qp.domain);
+        let Some(at) = find_range(body, pid, request.rkey, range, right, domain) else {
+            break_pair(body, peer, abi::ASYNC_QP_ACCESS_ERR);
+            return Outcome::Failed(abi::WC_REM_ACCESS_ERR);
+        };
+        far = at;
+    }
+    if !is_here && is_written {
+        if pieces.len() == 0 && !has_immediate {
+            return Outcome::Done;
+        }
+        // SAFETY: the caller's.
+        let stored = unsafe { store(body, &pieces, far) };
+        let Some(stored) = stored else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
+        if has_immediate {
+            let immediate = Some(request.imm_data);
+            return send(body, index, peer, (stored, pieces.len()), immediate, is_solicited);
+        }
+        note_written(body, peer, stored);
+        return Outcome::Done;
+    }
+    if !is_here && pieces.len() != 0 {
         return Outcome::Failed(abi::WC_REM_OP_ERR);
     }
-    if !is_allowed(body, pid, request.rkey, far, right) {
-        break_pair(body, peer, abi::ASYNC_QP_ACCESS_ERR);
-        return Outcome::Failed(abi::WC_REM_ACCESS_ERR);
-    }
-    let (near, far, len) = (piece.addr as *mut u8, far.0 as *mut u8, piece.length as usize);
-    // SAFETY: both are registered, and memory of this process.
-    unsafe {
-        match request.opcode {
-            abi::WR_RDMA_READ => core::ptr::copy(far, near, len),
-            _ => core::ptr::copy(near, far, len),
+    let mut at = far as *mut u8;
+    for piece in pieces.all() {
+        let (near, len) = (piece.addr as *mut u8, piece.length as usize);
+        // SAFETY: both are registered, and memory of this process.
+        unsafe {
+            if is_written { core::ptr::copy(near, at, len) } else { core::ptr::copy(at, near, len) };
+            at = at.add(len);
         }
     }
     Outcome::Done
 }
 
+/// Takes a slot. Its number + 1.
+fn take_slot(body: &mut Body) -> Option<u32> {
+    let slots = body.is_taken.len();
+    let mut steps = 0..slots;
+    let slot = steps
+        .by_ref()
+        .map(|step| (body.next_message + step) % slots)
+        .find(|slot| body.is_taken.get(*slot) == Some(&false))?;
+    body.next_message = slot + 1;
+    *body.is_taken.get_mut(slot)? = true;
+    *body.links.get_mut(slot)? = Link { next: 0, len: 0, addr: 0 };
+    Some(slot as u32 + 1)
+}
+
+fn link(body: &mut Body, slot: u32) -> Option<&mut Link> {
+    body.links.get_mut((slot as usize).checked_sub(1)?)
+}
+
+/// Copies the bytes of a request into slots, for this address of the peer's process, or its receive
+/// buffer. The first one.
+///
 /// # Safety
-/// The piece is valid.
-unsafe fn send(
+/// The pieces are valid.
+unsafe fn store(body: &mut Body, pieces: &Pieces, addr: u64) -> Option<u32> {
+    let first = take_slot(body)?;
+    let (mut slot, mut used) = (first, 0);
+    link(body, slot)?.addr = addr;
+    for piece in pieces.all() {
+        let mut from = piece.addr;
+        let mut left = piece.length as usize;
+        while left != 0 {
+            if used == MESSAGE {
+                let Some(next) = take_slot(body) else {
+                    release(body, first);
+                    return None;
+                };
+                let before = link(body, slot)?;
+                before.next = next;
+                let at = before.addr + MESSAGE as u64;
+                (slot, used) = (next, 0);
+                link(body, slot)?.addr = at;
+            }
+            let len = left.min(MESSAGE - used);
+            let to = body.messages.get_mut(slot as usize - 1)?.get_mut(used..used + len)?;
+            // SAFETY: the caller's; within the slot.
+            unsafe { core::ptr::copy(from as *const u8, to.as_mut_ptr(), len) };
+            (from, left, used) = (from + len as u64, left - len, used + len);
+            link(body, slot)?.len = used as u32;
+        }
+    }
+    Some(first)
+}
+
+/// Bytes of a WRITE wait until the peer's process takes a completion.
+fn note_written(body: &mut Body, peer: usize, first: u32) {
+    let mut last = first;
+    while let Some(next) = link(body, last).map(|link| link.next).filter(|next| *next != 0) {
+        last = next;
+    }
+    let Some(qp) = body.qps.get_mut(peer) else { return };
+    let before = core::mem::replace(&mut qp.last_written, last);
+    if qp.written == 0 {
+        qp.written = first;
+    } else if let Some(link) = link(body, before) {
+        link.next = first;
+    }
+}
+
+/// A message that lies in slots from `stored` on comes to the peer.
+fn send(
     body: &mut Body,
     index: usize,
     peer: usize,
-    piece: Option<abi::Sge>,
+    (stored, len): (u32, usize),
+    immediate: Option<u32>,
     is_solicited: bool,
 ) -> Outcome {
-    let len = piece.as_ref().map_or(0, |piece| piece.length as usize);
     let from = body.qps.get(index).map_or(0, |qp| qp.number);
-    if len > MESSAGE {
-        return Outcome::Failed(abi::WC_LOC_LEN_ERR);
-    }
-    let slots = body.is_taken.len();
-    let free = (0..slots)
-        .map(|step| (body.next_message + step) % slots)
-        .find(|slot| body.is_taken.get(*slot) == Some(&false));
-    let Some(slot) = free else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
-    body.next_message = slot + 1;
-    if let Some(taken) = body.is_taken.get_mut(slot) {
-        *taken = true;
-    }
-    if let (Some(piece), Some(message)) = (piece, body.messages.get_mut(slot)) {
-        // SAFETY: the caller's; no longer than the slot.
-        unsafe { core::ptr::copy(piece.addr as *const u8, message.as_mut_ptr(), len) };
+    // Behind the bytes that were written before it.
+    let mut first = stored;
+    if let Some(qp) = body.qps.get_mut(peer).filter(|qp| qp.written != 0 && immediate.is_some()) {
+        let last = qp.last_written;
+        first = core::mem::replace(&mut qp.written, 0);
+        if let Some(link) = link(body, last) {
+            link.next = stored;
+        }
     }
     let status = body.event_fault(Step::ReceiveCompletion).unwrap_or(abi::WC_SUCCESS);
     let Some((number, cq, queue)) =
@@ -329,8 +439,12 @@ unsafe fn send(
         return Outcome::Failed(abi::WC_REM_OP_ERR);
     };
     let mut wc = abi::Wc::default();
-    (wc.status, wc.opcode, wc.byte_len, wc.qp_num) = (status, WC_RECV, len as u32, number);
-    let done = Done { wc, message: slot as u32 + 1, queue, buffer: Buffer::NONE };
+    (wc.status, wc.opcode, wc.byte_len, wc.qp_num) = (status, abi::WC_RECV, len as u32, number);
+    if let Some(immediate) = immediate {
+        (wc.opcode, wc.imm_data) = (abi::WC_RECV_RDMA_WITH_IMM, immediate);
+        wc.wc_flags = abi::WC_WITH_IMM;
+    }
+    let done = Done { wc, message: first, queue, buffer: Buffer::NONE };
     let message = Stalled { done, is_solicited, from };
     let is_behind = body.qps.get(index).is_some_and(|qp| qp.stalled > 0);
     let has_come = match body.qps.get_mut(peer) {
@@ -409,7 +523,10 @@ pub(crate) fn post_own_receive(body: &mut Body, index: usize, buffer: Buffer) ->
 pub(crate) fn post_receive(body: &mut Body, queue: usize, buffer: Buffer) -> Result<(), Errno> {
     body.step(Step::PostReceive)?;
     let piece = abi::Sge { addr: buffer.addr, length: buffer.length, lkey: buffer.lkey };
-    if !check(body, &piece, abi::ACCESS_LOCAL_WRITE) {
+    // Without a buffer it is for WRITEs with immediate data.
+    let is_valid = buffer.lkey == 0 && buffer.length == 0
+        || local(body, &piece, abi::ACCESS_LOCAL_WRITE, None).is_some();
+    if !is_valid {
         return Err(Errno(libc::EFAULT));
     }
     let receives = body.receives.get_mut(queue).ok_or(Errno::EINVAL)?;
@@ -435,31 +552,63 @@ pub(crate) fn post_receive(body: &mut Body, queue: usize, buffer: Buffer) -> Res
     Ok(())
 }
 
+/// Gives slots back, from this one on.
 fn release(body: &mut Body, message: u32) {
-    let slot = (message as usize).wrapping_sub(1);
-    if let Some(taken) = body.is_taken.get_mut(slot) {
+    let mut next = message;
+    while let Some(slot) = (next as usize).checked_sub(1) {
+        let Some(taken) = body.is_taken.get_mut(slot) else { return };
         *taken = false;
+        next = body.links.get(slot).map_or(0, |link| link.next);
     }
 }
 
-/// Takes a completion, and puts its message into a receive buffer of the caller's.
+/// Takes a completion, and puts its message where it belongs in the caller's process.
 pub(crate) fn take(body: &mut Body, cq: usize) -> Option<abi::Wc> {
     let done = body.cqs.get_mut(cq)?.done.pop()?;
-    let (wc, buffer) = (done.wc, done.buffer);
+    let (mut wc, buffer) = (done.wc, done.buffer);
     if let Some(receives) = queue_of(body, done.queue) {
         receives.posted = receives.posted.saturating_sub(1);
     }
     if done.message == 0 {
         return Some(wc);
     }
-    let len = (wc.byte_len.min(buffer.length)) as usize;
-    if let Some(message) = body.messages.get(done.message as usize - 1) {
-        // SAFETY: a buffer that the caller's process registered and posted; nothing else uses it
-        // until its completion was taken.
-        unsafe { core::ptr::copy_nonoverlapping(message.as_ptr(), buffer.addr as *mut u8, len) };
+    if wc.opcode == abi::WC_RECV && wc.byte_len > buffer.length {
+        wc.status = abi::WC_LOC_LEN_ERR;
+    }
+    let mut next = done.message;
+    while let Some(slot) = (next as usize).checked_sub(1) {
+        let (Some(link), Some(message)) = (body.links.get(slot), body.messages.get(slot)) else {
+            break;
+        };
+        let to = match link.addr {
+            0 => buffer.addr,
+            addr => addr,
+        };
+        let len = if link.addr == 0 { link.len.min(buffer.length) } else { link.len };
+        if len != 0 && is_registered(body, link.addr, len) {
+            // SAFETY: a buffer that the caller's process registered and posted, where nothing else
+            // uses it until its completion was taken; or bytes of a region that it has registered
+            // for the peer's WRITEs.
+            unsafe {
+                core::ptr::copy_nonoverlapping(message.as_ptr(), to as *mut u8, len as usize);
+            }
+        }
+        next = link.next;
     }
     release(body, done.message);
     Some(wc)
+}
+
+/// Whether a region of this process that peers may write to is still there. 0: a receive buffer.
+fn is_registered(body: &Body, addr: u64, len: u32) -> bool {
+    let own = own_pid();
+    addr == 0
+        || body.regions.iter().any(|region| {
+            region.pid == own
+                && region.access & abi::ACCESS_REMOTE_WRITE != 0
+                && addr >= region.addr
+                && addr + u64::from(len) <= region.addr + region.len
+        })
 }
 
 /// Forgets a queue pair that goes in other queues. Its own completions stay in their queue, as some
@@ -470,9 +619,10 @@ pub(crate) fn forget(body: &mut Body, index: usize) {
         release(body, early.done.message);
     }
     if let Some(qp) = body.qps.get_mut(index) {
-        let number = qp.number;
+        let (number, written) = (qp.number, core::mem::replace(&mut qp.written, 0));
         qp.pid = 0;
         qp.pending.clear();
+        release(body, written);
         leave_waiting(body, number);
     }
 }

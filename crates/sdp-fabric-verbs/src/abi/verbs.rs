@@ -161,7 +161,7 @@ pub struct SendWr {
     pub opcode: c_int,
     /// `SEND_*`.
     pub send_flags: u32,
-    /// Immediate data.
+    /// Immediate data, in the network's byte order.
     pub imm_data: u32,
     /// READ and WRITE: the peer's address.
     pub remote_addr: u64,
@@ -190,6 +190,8 @@ impl SendWr {
 
 /// One-sided WRITE.
 pub const WR_RDMA_WRITE: c_int = 0;
+/// One-sided WRITE that completes a receive of the peer's.
+pub const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
 /// SEND.
 pub const WR_SEND: c_int = 2;
 /// One-sided READ.
@@ -231,7 +233,8 @@ pub struct Wc {
     pub vendor_err: u32,
     /// Bytes received.
     pub byte_len: u32,
-    imm_data: u32,
+    /// Immediate data, in the network's byte order.
+    pub imm_data: u32,
     /// The local queue pair.
     pub qp_num: u32,
     src_qp: u32,
@@ -239,6 +242,13 @@ pub struct Wc {
     pub wc_flags: u32,
     rest: [u32; 2],
 }
+
+/// A message was received.
+pub const WC_RECV: c_int = 128;
+/// The peer's WRITE with immediate data has completed a receive.
+pub const WC_RECV_RDMA_WITH_IMM: c_int = 129;
+/// In the flags: there is immediate data.
+pub const WC_WITH_IMM: u32 = 1 << 1;
 
 /// Done.
 pub const WC_SUCCESS: c_int = 0;
