@@ -24,6 +24,65 @@ pub const SENDS_MAX: usize = 256;
 /// Below this limit libibverbs is not even opened: it complains on standard error.
 pub const LEAST_LIMIT: u64 = 1 << 20;
 
+/// Messages that the peer of a ring may send before it hears of room for more: receives that are
+/// always posted.
+pub const RING_MESSAGES: u32 = 64;
+/// Receives of a ring's queue pair: so many more make up for those that are posted again as a list.
+pub const RING_RECEIVES: u32 = RING_MESSAGES + 8;
+/// Sizes of a ring and of the bytes kept beside it, largest first.
+const RINGS: [(u32, u32); 5] = [
+    (256 << 10, 128 << 10),
+    (128 << 10, 64 << 10),
+    (64 << 10, 64 << 10),
+    (32 << 10, 32 << 10),
+    (16 << 10, 16 << 10),
+];
+/// What a connection with a ring pins beside both: send queue and headers.
+const RING_OTHER: usize = 8 << 10;
+
+/// Memory for connections with rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingBudget {
+    bytes: usize,
+    /// Connections.
+    pub connections: usize,
+}
+
+impl RingBudget {
+    const LEAST: usize =
+        (RINGS[RINGS.len() - 1].0 + RINGS[RINGS.len() - 1].1) as usize + RING_OTHER;
+
+    /// What fits into three quarters of `limit` bytes, for at most `connections`; without a limit
+    /// they are never short.
+    ///
+    /// # Errors
+    /// [`Error::MemLock`]: not even one connection.
+    pub fn within(limit: u64, connections: usize) -> Result<Self, Error> {
+        if limit < LEAST_LIMIT {
+            return Err(Error::MemLock);
+        }
+        let bytes = usize::try_from(limit - limit / 4).unwrap_or(usize::MAX).min(64 << 20);
+        let connections = (bytes / Self::LEAST).min(connections).min(CONNECTIONS_MAX);
+        if connections == 0 { Err(Error::MemLock) } else { Ok(Self { bytes, connections }) }
+    }
+
+    /// Sizes of ring and kept bytes for one more connection, beside `used` ones that have pinned
+    /// `pinned` bytes. The least sizes are kept for each that may come, and of what is left one gets
+    /// an eighth at most. `None`: there are as many connections as may be.
+    pub fn sizes(&self, used: usize, pinned: usize) -> Option<(u32, u32)> {
+        let to_come = self.connections.checked_sub(used).filter(|left| *left != 0)?;
+        let slack = self.bytes.saturating_sub(pinned).saturating_sub(to_come * Self::LEAST);
+        let fits =
+            |(ring, kept): &(u32, u32)| Self::pinned(*ring, *kept) <= Self::LEAST + slack / 8;
+        RINGS.into_iter().find(fits)
+    }
+
+    /// Bytes that a connection of these sizes pins.
+    pub const fn pinned(ring: u32, kept: u32) -> usize {
+        ring as usize + kept as usize + RING_OTHER
+    }
+}
+
 /// Sizes of the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -114,6 +173,34 @@ mod tests {
         assert!(budget.pinned() <= 6 << 20, "{budget:?}");
         assert_eq!(Budget::within(16 << 20, 128).unwrap().connections, 128);
         assert_eq!(Budget::within(u64::MAX, 1000).unwrap().connections, CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn rings_are_as_large_as_what_is_left_allows() {
+        let all = |limit: u64| {
+            let budget = RingBudget::within(limit, 128).unwrap();
+            let (mut sizes, mut pinned) = (Vec::new(), 0);
+            while let Some((ring, kept)) = budget.sizes(sizes.len(), pinned) {
+                pinned += RingBudget::pinned(ring, kept);
+                sizes.push((ring >> 10, kept >> 10));
+            }
+            assert_eq!(sizes.len(), budget.connections);
+            assert!(pinned <= budget.bytes, "{pinned} bytes of {limit}");
+            assert!(sizes.iter().all(|(ring, kept)| kept * 2 >= *ring));
+            sizes
+        };
+        let eight = all(8 << 20);
+        assert_eq!(
+            (eight.len(), eight[0], eight[7], eight[127]),
+            (128, (64, 64), (32, 32), (16, 16))
+        );
+        let sixteen = all(16 << 20);
+        assert_eq!((sixteen[0], sixteen[7], sixteen[127]), ((256, 128), (256, 128), (16, 16)));
+        let sixty_four = all(64 << 20);
+        assert_eq!((sixty_four[0], sixty_four[31]), ((256, 128), (256, 128)));
+        assert!(sixty_four[127].0 >= 32, "{:?}", sixty_four[127]);
+        assert!((1..20).contains(&all(1 << 20).len()));
+        assert_eq!(RingBudget::within(65536, 128), Err(Error::MemLock));
     }
 
     #[test]

@@ -31,11 +31,14 @@ mod chain;
 mod conn;
 mod news;
 mod receives;
+mod ring;
 
 use chain::{Chain, Request, Waiting};
 pub use conn::Conn;
 use news::News;
 pub use receives::{Receives, are_shared};
+pub(crate) use ring::{PIECES, Parts};
+pub use ring::{RingRx, RingTx, longest};
 
 /// Messages that an inbox holds; promises stay below it.
 pub const INBOX: usize = 128;
@@ -61,6 +64,10 @@ pub struct Counts {
     pub arrived: u32,
     /// Messages released to the peer; wraps.
     pub released: u32,
+    /// Messages that the receiving half has reported; wraps.
+    pub reported: u32,
+    /// Freed of the ring, in its units; wraps.
+    pub freed: u32,
     /// Requests that will report their ends and have not yet.
     pub is_waiting: bool,
     /// The connection has failed, or an end has said goodbye.
@@ -259,8 +266,10 @@ impl Core {
     }
 
     fn take(&self, wc: &abi::Wc) {
-        if let Some(buffer) = work_id::buffer_of(wc.wr_id) {
-            return self.take_message(wc, buffer);
+        match work_id::buffer_of(wc.wr_id) {
+            Some(work_id::NO_BUFFER) => return self.take_record(wc),
+            Some(buffer) => return self.take_message(wc, buffer),
+            None => {}
         }
         let Some(conn) = self.conn(work_id::place_of(wc.wr_id)) else { return };
         if !work_id::is_of(wc.wr_id, conn.generation.load(Ordering::Relaxed)) {
@@ -373,6 +382,8 @@ impl Core {
             sent: conn.sent.load(Ordering::Relaxed),
             arrived: conn.arrived.load(Ordering::Acquire),
             released: conn.released.load(Ordering::Acquire),
+            reported: conn.reported.load(Ordering::Acquire),
+            freed: conn.rings.freed(),
             is_waiting: Conn::is_behind(
                 conn.done.load(Ordering::Acquire),
                 conn.signalled.load(Ordering::Relaxed),
@@ -389,6 +400,11 @@ impl Core {
         self.conn(index).is_some_and(|conn| {
             conn.arrived.load(Ordering::Acquire) != conn.reported.load(Ordering::Relaxed)
         })
+    }
+
+    /// The peer of this place has freed so much of its ring, as a message of its would say.
+    pub fn learn_freed(&self, index: usize, freed: u32) {
+        let _ = self.conn(index).and_then(|conn| conn.rings.learn(freed));
     }
 
     /// The peer of this place has room for `messages` in all (promised and released; wraps).

@@ -8,6 +8,7 @@
 mod burial;
 mod events;
 mod goodbye;
+mod ring;
 
 use core::sync::atomic::{AtomicU16, Ordering};
 
@@ -21,7 +22,7 @@ use sdp_sys::Errno;
 use crate::{
     Address, Error,
     abi::{cm as cm_abi, verbs as abi},
-    budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE},
+    budget::{self, BUFFER, Budget, DEPTH, INLINE, RESERVE, RING_MESSAGES, RingBudget},
     cm::{CmChannel, CmId, Event, Manager, REPLY_DATA, REQUEST_DATA, Reads, Times},
     device::{self, Channel, Context, Domain, Mr, Pd, Qp, Queue},
     endpoint::{Conn, Core, Counts, INBOX, Receives, VerbsRx, VerbsTx},
@@ -31,6 +32,8 @@ use crate::{
 };
 
 use goodbye::Goodbyes;
+use ring::Lane;
+pub use ring::{Offer, RingFabric};
 
 /// Listeners of a fabric.
 pub const LISTENERS_MAX: usize = budget::CONNECTIONS_MAX;
@@ -64,6 +67,8 @@ pub struct Options {
     pub memory: Option<u64>,
     /// One receive queue for all connections, if the device has such queues.
     pub shared_receives: bool,
+    /// Messages are written into rings ([`RingFabric`]).
+    pub has_rings: bool,
 }
 
 impl Default for Options {
@@ -76,6 +81,7 @@ impl Default for Options {
             times: Times::USUAL,
             memory: None,
             shared_receives: true,
+            has_rings: false,
         }
     }
 }
@@ -105,6 +111,8 @@ pub(crate) struct Slot {
     /// Before the queue pair in the order of ends: the peer hears of it first.
     id: Option<CmId>,
     qp: Option<Qp>,
+    /// Behind its queue pair in the order of ends.
+    lane: Option<Lane>,
     data: Option<PrivateData>,
     /// Theirs: the listener that they asked.
     service: Option<Address>,
@@ -126,6 +134,8 @@ pub struct Slow {
     slots: Region<Slot>,
     listeners: Region<Option<(CmId, Address)>>,
     regions: Region<Option<Registered>>,
+    /// Of the next connection that is asked for.
+    offered: Option<Lane>,
     events: Region<Option<CmEvent<Id>>>,
     first_event: usize,
     event_count: usize,
@@ -172,6 +182,7 @@ pub struct VerbsFabric {
     port: u8,
     options: Options,
     budget: Budget,
+    rings: Option<RingBudget>,
     is_lost: bool,
 }
 
@@ -194,16 +205,21 @@ impl VerbsFabric {
         if limit < budget::LEAST_LIMIT {
             return Err(Error::MemLock);
         }
-        let budget = Budget::within(options.memory.unwrap_or(limit), options.connections)?;
+        let limit = options.memory.unwrap_or(limit);
+        let (budget, rings) = match options.has_rings {
+            true => ring::budget(limit, options.connections).map(|(b, r)| (b, Some(r)))?,
+            false => (Budget::within(limit, options.connections)?, None),
+        };
         let watch = CmId::watching(&manager, WATCH)?;
         watch.bind(&address.with_port(0))?;
         let (guid, port) = watch.device()?;
         let context = device::open(guid, options.floor)?;
         let pd = Domain::new(&context)?;
         let channel = Channel::new(&context, options.floor)?;
-        let entries = budget.receives + budget.connections * (DEPTH as usize + 1);
-        let cq = Queue::new(&channel, entries)?;
-        let receive_queue = Receives::new(&pd, budget.receives, options.shared_receives)?;
+        let receives = if rings.is_some() { ring::receives(&budget) } else { budget.receives };
+        let cq = Queue::new(&channel, receives + budget.connections * (DEPTH as usize + 1))?;
+        let is_shared = options.shared_receives && rings.is_none();
+        let receive_queue = Receives::new(&pd, budget.receives, is_shared)?;
         let memory = mapped(budget.receives + budget.sends, |_| [0u8; BUFFER])?;
         let bytes = memory.len() * BUFFER;
         // SAFETY: the region outlives the registration: both go with the core, in that order.
@@ -214,6 +230,7 @@ impl VerbsFabric {
                 generation: 0,
                 id: None,
                 qp: None,
+                lane: None,
                 data: None,
                 service: None,
                 reads: Reads { ours: 0, theirs: 0 },
@@ -221,6 +238,7 @@ impl VerbsFabric {
             })?,
             listeners: mapped(LISTENERS_MAX, |_| None)?,
             regions: mapped(REGIONS_MAX, |_| None)?,
+            offered: None,
             events: mapped(EVENTS_MAX, |_| None)?,
             first_event: 0,
             event_count: 0,
@@ -237,7 +255,8 @@ impl VerbsFabric {
         let promise = options.promise.clamp(1, INBOX as u32 - RESERVE);
         let options = Options { promise, ..*options };
         let address = *address;
-        Ok(Self { core, context, channel, address, port, options, budget, is_lost: false })
+        let is_lost = false;
+        Ok(Self { core, context, channel, address, port, options, budget, rings, is_lost })
     }
 
     /// The sizes that the pools are enough for.
@@ -278,7 +297,10 @@ impl VerbsFabric {
 
     /// Receive buffers that the next connection is promised; `None`: there are as many as may be. It holds until the next
     /// connection begins or is asked for, or one ends. Slow.
-    pub fn promise(&self) -> Option<u32> {
+    pub fn promise(&mut self) -> Option<u32> {
+        if self.rings.is_some() {
+            return self.ring_sizes().map(|_| RING_MESSAGES);
+        }
         let promised = self.core.conns.iter().map(|conn| conn.promised.load(Ordering::Relaxed));
         let each = promised.filter(|promised| *promised != 0).map(|n| (n + RESERVE) as usize);
         let (used, committed) = each.fold((0, 0), |(used, all), n| (used + 1, all + n));
@@ -354,6 +376,10 @@ impl VerbsFabric {
         (slot.data, slot.service, slot.is_reported) = (None, None, false);
         let id = Id { index: index as u16, generation: slot.generation };
         self.core.place(index).begin(promise);
+        let lane = self.slow().offered.take_if(|_| stage == Stage::Asking);
+        if let Some(lane) = lane {
+            self.give_lane(id, lane);
+        }
         Some(id)
     }
 
@@ -364,10 +390,18 @@ impl VerbsFabric {
 
     /// Makes the queue pair of a place and brings it to INIT.
     fn make_qp(&mut self, id: Id) -> Result<u32, Error> {
-        let pd = self.slow().pd.clone();
         let core = self.core.clone();
-        let (shared, own) = (core.receive_queue.shared(), core.share(id.index()));
-        let qp = Qp::new(&pd, &core.cq, shared, own, (DEPTH + 1, 1), INLINE)?;
+        let has_rings = self.rings.is_some();
+        let qp = match self.slot(id).and_then(|slot| slot.lane.as_ref()) {
+            Some(lane) => lane.make_qp(&core.cq)?,
+            // No right of a peer's is in the domain of all.
+            None if has_rings => return Err(Error::Full),
+            None => {
+                let pd = self.slow().pd.clone();
+                let (shared, own) = (core.receive_queue.shared(), core.share(id.index()));
+                Qp::new(&pd, &core.cq, shared, own, (DEPTH + 1, 1), INLINE)?
+            }
+        };
         let times = self.options.times;
         let slot = self.slot(id).ok_or(Error::Full)?;
         let cm_id = slot.id.as_ref().ok_or(Error::NoDevice)?;
@@ -437,7 +471,8 @@ impl VerbsFabric {
         });
         self.slow().goodbyes.end(ended);
         if let Some(slot) = self.slot(id) {
-            (slot.qp, slot.stage) = (None, Stage::Free);
+            slot.qp = None;
+            (slot.lane, slot.stage) = (None, Stage::Free);
         }
         let conn = self.core.place(index);
         conn.number.store(0, Ordering::Release);
@@ -816,16 +851,8 @@ impl Fabric for VerbsFabric {
     }
 
     fn take_queues(&mut self, id: Id) -> Option<(VerbsTx, VerbsRx)> {
-        let slot = self.slot(id)?;
-        if !matches!(slot.stage, Stage::Accepted | Stage::Connected) {
-            return None;
-        }
-        let conn = self.core.place(id.index());
-        if conn.halves.load(Ordering::Relaxed) & TAKEN != 0 {
-            return None;
-        }
-        conn.halves.store(TAKEN | 3, Ordering::Release);
-        let (core, index) = (self.core.clone(), id.index());
+        let index = self.take_halves(id)?;
+        let core = self.core.clone();
         Some((VerbsTx::new(core.clone(), index), VerbsRx::new(core, index)))
     }
 

@@ -38,6 +38,9 @@ impl Owner {
     }
 }
 
+/// In the place of a buffer: the receive has none, for a WRITE into the ring.
+pub(crate) const NO_BUFFER: usize = 0xffff_ffff;
+
 /// Of a receive buffer in the queue of all.
 pub(crate) const fn receive(buffer: usize) -> u64 {
     IS_RECEIVE | buffer as u64

@@ -83,6 +83,8 @@ impl Network {
     }
 
     fn map(file: Option<&OwnedFd>) -> Result<Self, Errno> {
+        // Before another thread can see the network.
+        stand_in::install(&STAND_IN);
         if let Some(state) = state() {
             return Ok(Self(state));
         }
@@ -98,7 +100,6 @@ impl Network {
             // SAFETY: the mapping made just now, which no other code has seen.
             let _ = unsafe { sys!(libc::SYS_munmap, fresh, len) };
         }
-        stand_in::install(&STAND_IN);
         state().map(Self).ok_or(Errno::ENOMEM)
     }
 

@@ -429,7 +429,8 @@ unsafe extern "C" fn create_qp(pd: *mut abi::Pd, wanted: *mut abi::QpInitAttr) -
             entry.queue = queue as u16;
             (entry.context, entry.dest, entry.port) = ((*context).index as u16, 0, 0);
             entry.local = qp as u64;
-            (entry.domain, entry.pieces) = ((*domain).index as u16, (*wanted).cap.max_send_sge as u8);
+            (entry.domain, entry.pieces) =
+                ((*domain).index as u16, (*wanted).cap.max_send_sge as u8);
             (entry.written, entry.last_written) = (0, 0);
             entry.pending.clear();
             entry.early.clear();

@@ -171,8 +171,8 @@ fn find_range(
     let region = body.regions.iter().find(|r| r.pid == pid && r.key == key)?;
     let from = addr.checked_sub(region.iova)?;
     let is_inside = from.checked_add(len).is_some_and(|end| end <= region.len);
-    let is_allowed = region.access & wanted == wanted
-        && domain.is_none_or(|domain| domain == region.domain);
+    let is_allowed =
+        region.access & wanted == wanted && domain.is_none_or(|domain| domain == region.domain);
     (is_inside && is_allowed).then(|| region.addr + from)
 }
 
@@ -338,7 +338,11 @@ unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: 
         let (near, len) = (piece.addr as *mut u8, piece.length as usize);
         // SAFETY: both are registered, and memory of this process.
         unsafe {
-            if is_written { core::ptr::copy(near, at, len) } else { core::ptr::copy(at, near, len) };
+            if is_written {
+                core::ptr::copy(near, at, len)
+            } else {
+                core::ptr::copy(at, near, len)
+            };
             at = at.add(len);
         }
     }

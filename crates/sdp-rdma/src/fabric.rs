@@ -47,6 +47,11 @@ pub trait Gather {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// The bytes where they lie, if the caller leaves them as they are until the peer has
+    /// acknowledged the message: a fabric may send them from there, if it knows the memory.
+    fn kept(&self) -> Option<[&[u8]; 2]> {
+        None
+    }
     /// Copies `dst.len()` bytes starting at `offset` into `dst`. The fabric asks only within `len`.
     ///
     /// `dst` is a slice of cells because it may be memory that another process can write: no
@@ -98,6 +103,20 @@ pub struct SendOptions {
     pub control: bool,
 }
 
+/// The ring of a peer, in which messages are written: as it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerRing {
+    /// Its length in bytes: 2 to the power of this.
+    pub log2: u8,
+    /// The key to its memory, whose addresses begin at 0.
+    pub key: Rkey,
+}
+
+impl PeerRing {
+    /// The lengths that there are.
+    pub const LOG2: core::ops::RangeInclusive<u8> = 12..=22;
+}
+
 /// Sending half of a queue pair. One thread at a time.
 pub trait SendQueue {
     /// Longest message (header and payload) in bytes.
@@ -145,6 +164,19 @@ pub trait SendQueue {
     /// by then); wraps. A fabric that needs no such word ignores it.
     fn allow(&mut self, messages: u32) {
         let _ = messages;
+    }
+    /// The peer's ring, where messages are written into one: told once, before the first message.
+    fn reach(&mut self, ring: PeerRing) {
+        let _ = ring;
+    }
+    /// Whether the peer must soon be told, by any message, that there is room again in the ring of
+    /// this end.
+    fn owes_room(&self) -> bool {
+        false
+    }
+    /// Changes with each piece of news that the peer makes room.
+    fn progress(&self) -> u32 {
+        0
     }
     /// Next completion of a signalled or one-sided request.
     fn poll_completion(&mut self) -> Option<Completion>;

@@ -193,7 +193,7 @@ pub(super) fn is_scarce(core: &Core, request: &Request) -> bool {
 }
 
 /// The queue pair, if requests may be posted to it. With the turn to post.
-fn usable(conn: &Conn) -> Option<RawQp> {
+pub(super) fn usable(conn: &Conn) -> Option<RawQp> {
     let qp = conn.qp.load(Ordering::Acquire);
     if conn.is_closed.load(Ordering::Relaxed) || conn.error().is_some() {
         return None;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, 
 
 use sdp_rdma::fabric::QpError;
 
-use super::{ALIVE, INBOX};
+use super::{ALIVE, INBOX, ring::Rings};
 use crate::{abi::verbs as abi, budget::DEPTH, entry::Entry, work_id::Owner};
 
 /// The fields of a connection that both halves, the drain and the slow steps use.
@@ -51,6 +51,8 @@ pub struct Conn {
     pub(super) released: AtomicU32,
     /// Buffers promised to the peer, without the reserve; 0: the place is free.
     pub(crate) promised: AtomicU32,
+    /// Where messages are written into rings.
+    pub(crate) rings: Rings,
 }
 
 impl Conn {
@@ -76,6 +78,7 @@ impl Conn {
             reported: AtomicU32::new(0),
             released: AtomicU32::new(0),
             promised: AtomicU32::new(0),
+            rings: Rings::new(),
         }
     }
 
@@ -88,6 +91,7 @@ impl Conn {
         }
         self.signalled.store(0, Ordering::Relaxed);
         self.released.store(0, Ordering::Relaxed);
+        self.rings.begin();
         self.promised.store(promised, Ordering::Relaxed);
         self.allowed.store(promised, Ordering::Relaxed);
         self.halves.store(0, Ordering::Relaxed);

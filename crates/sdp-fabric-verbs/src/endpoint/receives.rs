@@ -97,6 +97,9 @@ impl Core {
     /// # Errors
     /// The provider's.
     pub(crate) fn stock(&self, index: usize, qp: RawQp) -> Result<(), Error> {
+        if self.place(index).rings.is_there() {
+            return self.stock_ring(index, qp);
+        }
         if self.receive_queue.shared().is_some() {
             return Ok(());
         }

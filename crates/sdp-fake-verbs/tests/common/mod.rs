@@ -7,6 +7,7 @@ pub(crate) mod device;
 pub(crate) mod ends;
 #[path = "../../../sdp-fabric-verbs/tests/common/handle.rs"]
 mod handle;
+pub(crate) mod rings;
 
 pub(crate) use device::Device;
 pub(crate) use handle::{CreditedTx, Handle};
