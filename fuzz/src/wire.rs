@@ -90,6 +90,7 @@ fn hello(random: &mut Random) {
         max_adverts: 1 + random.below(16) as u8,
         capabilities: 0,
         receive_size: 2048 + random.below(1 << 20) as u32,
+        ring: None,
     };
     bytes = good.encode().to_vec();
     assert_eq!(HelloAck::parse(&bytes), Ok(good));

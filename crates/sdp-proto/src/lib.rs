@@ -62,4 +62,4 @@ pub use connection::{
     words::{Ack, Corrupt, Credits, PeerCredit},
 };
 pub use violation::Violation;
-pub use wire::Payload;
+pub use wire::{Payload, Ring};

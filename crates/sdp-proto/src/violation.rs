@@ -105,6 +105,8 @@ violations! {
     HelloNoAdverts "2.3" "peer accepts no advertisement at all"
     /// Fewer receive buffers than the protocol needs to be free of deadlock.
     HelloFewBuffers { bufs: u16 } "4.3" "peer posts {bufs} receive buffers at set-up"
+    /// A ring of a length that there is not.
+    HelloRing { log2: u8 } "2.12" "peer offers a ring of 2^{log2} bytes"
     /// Receive buffers too small for the largest header and one byte.
     HelloSmallBuffers { size: u32 } "4.3" "peer posts receive buffers of {size} bytes"
 

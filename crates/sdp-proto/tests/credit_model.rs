@@ -50,8 +50,15 @@ impl World {
     fn new(plan: &Plan) -> Self {
         let bufs = plan.bufs;
         let receive_size = 16 + PAYLOAD;
-        let local = Local { credits: Credits::Explicit, bufs, receive_size, lane_messages: false };
-        let remote = Remote { bufs, receive_size, max_adverts: 1, lane_messages: false };
+        let local = Local {
+            credits: Credits::Explicit,
+            bufs,
+            receive_size,
+            lane_messages: false,
+            ring: None,
+        };
+        let remote =
+            Remote { bufs, receive_size, max_adverts: 1, lane_messages: false, ring: None };
         let end = |side: usize| {
             let (source, sink) = local.halves(&remote);
             End {

@@ -9,7 +9,7 @@ use sdp_proto::{
     Ack, Corrupt, Mode, PendingControl, Sink, SinkConfig, Source, SourceConfig,
     wire::{
         ADVERT_MAX, Body, Flags, Header, Hello, HelloAck, Lane, LaneRequest, LaneSwitch, Message,
-        ModeChange, SinkAvail, SrcAvail,
+        ModeChange, Ring, SinkAvail, SrcAvail,
         hello::{Address, Names},
     },
 };
@@ -139,6 +139,9 @@ fn set_up_bytes_survive_and_never_panic() {
             false => Address::V6(random.bytes(16).try_into().unwrap()),
         };
         let names = Names { source: address(), port: round as u16, destination: address() };
+        let has_names = random.below(4) != 0;
+        let log2 = 12 + random.below(11) as u8;
+        let ring = Some(Ring { log2, key: random.next() as u32 });
         let hello = Hello {
             bufs: 3 + random.below(65_533) as u16,
             version: 0x20 | random.below(16) as u8,
@@ -146,7 +149,8 @@ fn set_up_bytes_survive_and_never_panic() {
             capabilities: random.below(16) as u8,
             desired_receive_size: random.next() as u32,
             receive_size: 37 + random.below(1 << 30) as u32,
-            names: (random.below(4) != 0).then_some(names),
+            names: has_names.then_some(names),
+            ring: ring.filter(|_| !has_names),
         };
         let mut bytes = hello.encode().as_slice().to_vec();
         assert_eq!(Hello::parse(&bytes), Ok(hello));
@@ -156,6 +160,7 @@ fn set_up_bytes_survive_and_never_panic() {
             max_adverts: hello.max_adverts,
             capabilities: hello.capabilities,
             receive_size: hello.receive_size,
+            ring: ring.filter(|_| round % 2 == 0),
         };
         let mut ack_bytes = ack.encode().to_vec();
         assert_eq!(HelloAck::parse(&ack_bytes), Ok(ack));

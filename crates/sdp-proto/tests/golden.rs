@@ -4,7 +4,7 @@ use sdp_proto::{
     Mode,
     wire::{
         Body, Flags, HEADER_LEN, Header, Hello, HelloAck, Lane, LaneRequest, LaneSwitch, Message,
-        ModeChange, SinkAvail, SrcAvail,
+        ModeChange, Ring, SinkAvail, SrcAvail,
         hello::{Address, HELLO_ACK_LEN, HELLO_LEN, HELLO_SHORT_LEN, Names},
     },
 };
@@ -160,6 +160,7 @@ fn hello(names: Option<Names>) -> Hello {
         desired_receive_size: 32_784,
         receive_size: 32_784,
         names,
+        ring: None,
     }
 }
 
@@ -210,8 +211,14 @@ fn hello_without_names() {
 
 #[test]
 fn hello_ack() {
-    let ack =
-        HelloAck { bufs: 64, version: 0x22, max_adverts: 1, capabilities: 0, receive_size: 32_784 };
+    let ack = HelloAck {
+        bufs: 64,
+        version: 0x22,
+        max_adverts: 1,
+        capabilities: 0,
+        receive_size: 32_784,
+        ring: None,
+    };
     let mut expected = hex("01000040 000000c4 00000000 00000000 22000001 00008010");
     expected.resize(HELLO_ACK_LEN, 0);
     assert_eq!(ack.encode().as_slice(), expected);
@@ -242,4 +249,32 @@ fn base_header_alone() {
     let header = Header::parse(&bytes, 21).unwrap();
     assert_eq!(header.encode().as_slice(), &bytes[..HEADER_LEN]);
     assert_eq!(header.credit().bufs, 64);
+}
+
+#[test]
+fn a_ring_in_both_set_up_messages() {
+    let ring = Some(Ring { log2: 18, key: 0x0102_0304 });
+    let hello = Hello { ring, ..hello(None) };
+    let expected = hex("00000040 00000020 00000000 00000000 22401201 00008010 00008010 01020304");
+    assert_eq!(hello.encode().as_slice(), expected);
+    assert_eq!(Hello::parse(&expected), Ok(hello));
+    let ack = HelloAck {
+        bufs: 64,
+        version: 0x22,
+        max_adverts: 1,
+        capabilities: 0,
+        receive_size: 32_784,
+        ring,
+    };
+    let mut expected = hex("01000040 000000c4 00000000 00000000 22001201 00008010");
+    expected.resize(52, 0);
+    expected.extend([1, 2, 3, 4]);
+    expected.resize(HELLO_ACK_LEN, 0);
+    assert_eq!(ack.encode().as_slice(), expected);
+    assert_eq!(HelloAck::parse(&expected), Ok(ack));
+    // Lengths that there are not.
+    for log2 in [1, 11, 23, 255] {
+        expected[18] = log2;
+        assert!(HelloAck::parse(&expected).is_err(), "2^{log2}");
+    }
 }

@@ -50,7 +50,13 @@ fn parse_changed(body: Body, payload: u32, change: impl FnOnce(&mut Vec<u8>)) ->
 }
 
 fn local() -> Local {
-    Local { credits: Credits::Explicit, bufs: 8, receive_size: 1000, lane_messages: false }
+    Local {
+        credits: Credits::Explicit,
+        bufs: 8,
+        receive_size: 1000,
+        lane_messages: false,
+        ring: None,
+    }
 }
 
 fn hello_changed(change: impl FnOnce(&mut Vec<u8>)) -> Violation {
@@ -142,6 +148,7 @@ fn cases() -> Vec<(&'static str, Violation)> {
         ("HelloAddress", v6_hello),
         ("HelloNoAdverts", hello_changed(|bytes| bytes[19] = 0)),
         ("HelloFewBuffers", hello_changed(|bytes| bytes[3] = 2)),
+        ("HelloRing", hello_changed(|bytes| bytes[18] = 23)),
         ("HelloSmallBuffers", hello_changed(|bytes| bytes[24..28].copy_from_slice(&[0, 0, 0, 36]))),
         ("MseqGap", sink().handle(&raw(Body::Data, 1, 2, 0, 10)).unwrap_err()),
         (

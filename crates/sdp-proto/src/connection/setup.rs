@@ -10,7 +10,7 @@ use crate::{
     Violation,
     wire::{
         Hello, HelloAck,
-        hello::{CAPABILITY_LANES, Names, VERSION},
+        hello::{CAPABILITY_LANES, Names, Ring, VERSION},
     },
 };
 
@@ -26,6 +26,8 @@ pub struct Local {
     pub receive_size: u32,
     /// Whether to offer lane switches by messages (spec 2.11).
     pub lane_messages: bool,
+    /// The ring in which the peer is to write its messages (spec 2.12).
+    pub ring: Option<Ring>,
 }
 
 /// The parameters in the peer's set-up message.
@@ -39,12 +41,20 @@ pub struct Remote {
     pub max_adverts: u8,
     /// Whether it offers lane switches by messages.
     pub lane_messages: bool,
+    /// Its ring.
+    pub ring: Option<Ring>,
 }
 
 impl Local {
     /// An end on a fabric with implicit credits.
     pub const fn implicit(receive_size: u32) -> Self {
-        Self { credits: Credits::Implicit, bufs: u16::MAX, receive_size, lane_messages: false }
+        Self {
+            credits: Credits::Implicit,
+            bufs: u16::MAX,
+            receive_size,
+            lane_messages: false,
+            ring: None,
+        }
     }
 
     /// The Hello to connect with. The hint asks for buffers as large as our own.
@@ -57,6 +67,7 @@ impl Local {
             desired_receive_size: self.receive_size,
             receive_size: self.receive_size,
             names,
+            ring: self.ring,
         }
     }
 
@@ -68,6 +79,7 @@ impl Local {
             max_adverts: MAX_ADVERTS,
             capabilities: self.capabilities(),
             receive_size: self.receive_size,
+            ring: self.ring,
         }
     }
 
@@ -130,7 +142,8 @@ impl Remote {
         HelloAck::parse(data).map(|ack| Self::from(&ack))
     }
 
-    /// Packs it, for an end that keeps it for a later connection with the same peer.
+    /// Packs it, for an end that keeps it for a later connection with the same peer. A ring is of one
+    /// connection alone.
     pub const fn to_word(self) -> u64 {
         (self.receive_size as u64)
             | ((self.bufs as u64) << BUFS_SHIFT)
@@ -145,6 +158,7 @@ impl Remote {
             receive_size: word as u32,
             max_adverts: (word >> ADVERTS_SHIFT) as u8,
             lane_messages: word >> LANES_SHIFT != 0,
+            ring: None,
         }
     }
 }
@@ -160,6 +174,7 @@ impl From<&Hello> for Remote {
             receive_size: hello.receive_size,
             max_adverts: hello.max_adverts,
             lane_messages: hello.capabilities & CAPABILITY_LANES != 0,
+            ring: hello.ring,
         }
     }
 }
@@ -171,6 +186,7 @@ impl From<&HelloAck> for Remote {
             receive_size: ack.receive_size,
             max_adverts: ack.max_adverts,
             lane_messages: ack.capabilities & CAPABILITY_LANES != 0,
+            ring: ack.ring,
         }
     }
 }
@@ -212,7 +228,8 @@ mod tests {
         for bufs in [3, 4096, u16::MAX] {
             for (receive_size, max_adverts) in [(37, 1), (u32::MAX, 255), (65_536, 2)] {
                 for lane_messages in [false, true] {
-                    let said = Remote { bufs, receive_size, max_adverts, lane_messages };
+                    let ring = None;
+                    let said = Remote { bufs, receive_size, max_adverts, lane_messages, ring };
                     assert_eq!(Remote::from_word(said.to_word()), said);
                 }
             }

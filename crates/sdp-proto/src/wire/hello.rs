@@ -75,6 +75,30 @@ pub struct Names {
     pub destination: Address,
 }
 
+/// A ring in which the peer writes its messages (spec 2.12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    /// Its length in bytes is 2 to the power of this.
+    pub log2: u8,
+    /// The key to its memory, whose addresses begin at 0.
+    pub key: u32,
+}
+
+impl Ring {
+    /// As the fields of a set-up message say; a length of 0 is no ring.
+    fn parse(log2: u8, key: [u8; 4]) -> Result<Option<Self>, Violation> {
+        let is_length = sdp_rdma::fabric::PeerRing::LOG2.contains(&log2);
+        match log2 {
+            0 => Ok(None),
+            _ if is_length => Ok(Some(Self { log2, key: u32::from_be_bytes(key) })),
+            _ => Err(Violation::HelloRing { log2 }),
+        }
+    }
+}
+
+/// Where the key to a ring stands in the private data of a reply, behind a HelloAck.
+pub const ACK_RING_KEY: usize = 52;
+
 /// Hello: the connecting end's message to the accepting end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
@@ -92,6 +116,8 @@ pub struct Hello {
     pub receive_size: u32,
     /// Names; `None` is profile B.
     pub names: Option<Names>,
+    /// The sender's ring. In profile B alone: its key stands in the place of the port.
+    pub ring: Option<Ring>,
 }
 
 /// An encoded Hello: 92 or 32 bytes.
@@ -129,11 +155,17 @@ impl Hello {
         let mut out = Writer::<HELLO_LEN>::new();
         out.put(&header.encode());
         out.put(&[self.version, ((family as u8) << 4) | (self.capabilities & 0xf)]);
-        out.put(&[0, self.max_adverts]);
+        let ring = self.ring.filter(|_| self.names.is_none());
+        out.put(&[ring.map_or(0, |ring| ring.log2), self.max_adverts]);
         out.put(&self.desired_receive_size.to_be_bytes());
         out.put(&self.receive_size.to_be_bytes());
-        out.put(&port.to_be_bytes());
-        out.put(&[0, 0]);
+        match ring {
+            Some(ring) => out.put(&ring.key.to_be_bytes()),
+            None => {
+                out.put(&port.to_be_bytes());
+                out.put(&[0, 0]);
+            }
+        }
         if self.names.is_some() {
             out.put(&source);
             out.put(&destination);
@@ -157,8 +189,9 @@ impl Hello {
         {
             return Err(length_error);
         }
-        let Some([version, family, _, max_adverts, d0, d1, d2, d3, r0, r1, r2, r3, p0, p1, _, _]) =
-            field::<16>(data, HEADER_LEN)
+        let Some(
+            [version, family, log2, max_adverts, d0, d1, d2, d3, r0, r1, r2, r3, p0, p1, k2, k3],
+        ) = field::<16>(data, HEADER_LEN)
         else {
             return Err(length_error);
         };
@@ -181,6 +214,11 @@ impl Hello {
                 destination: Address::parse(is_v4, destination)?,
             })
         };
+        // With names the byte is reserved.
+        let ring = match names {
+            None => Ring::parse(log2, [p0, p1, k2, k3])?,
+            Some(_) => None,
+        };
         let hello = Self {
             bufs: header.bufs,
             version,
@@ -189,6 +227,7 @@ impl Hello {
             desired_receive_size: u32::from_be_bytes([d0, d1, d2, d3]),
             receive_size: u32::from_be_bytes([r0, r1, r2, r3]),
             names,
+            ring,
         };
         check_limits(hello.bufs, hello.max_adverts, hello.receive_size)?;
         Ok(hello)
@@ -208,6 +247,9 @@ pub struct HelloAck {
     pub capabilities: u8,
     /// Size in bytes of the sender's receive buffers, header included.
     pub receive_size: u32,
+    /// The sender's ring. Its key stands at [`ACK_RING_KEY`], which is not a HelloAck's, but the
+    /// reply's.
+    pub ring: Option<Ring>,
 }
 
 impl HelloAck {
@@ -215,8 +257,13 @@ impl HelloAck {
     pub fn encode(&self) -> [u8; HELLO_ACK_LEN] {
         let mut out = Writer::<HELLO_ACK_LEN>::new();
         out.put(&setup_header(Mid::HelloAck, self.bufs, HELLO_ACK_LEN).encode());
-        out.put(&[self.version, self.capabilities & 0xf, 0, self.max_adverts]);
+        let log2 = self.ring.map_or(0, |ring| ring.log2);
+        out.put(&[self.version, self.capabilities & 0xf, log2, self.max_adverts]);
         out.put(&self.receive_size.to_be_bytes());
+        if let Some(ring) = self.ring {
+            out.at = ACK_RING_KEY;
+            out.put(&ring.key.to_be_bytes());
+        }
         out.bytes
     }
 
@@ -232,17 +279,20 @@ impl HelloAck {
         if len > data.len() || !(HELLO_ACK_USED..=HELLO_ACK_LEN).contains(&len) {
             return Err(length_error);
         }
-        let Some([version, family, _, max_adverts, r0, r1, r2, r3]) = field::<8>(data, HEADER_LEN)
+        let Some([version, family, log2, max_adverts, r0, r1, r2, r3]) =
+            field::<8>(data, HEADER_LEN)
         else {
             return Err(length_error);
         };
         check_version(version)?;
+        let key = field::<4>(data, ACK_RING_KEY).unwrap_or_default();
         let ack = Self {
             bufs: header.bufs,
             version,
             max_adverts,
             capabilities: family & 0xf,
             receive_size: u32::from_be_bytes([r0, r1, r2, r3]),
+            ring: Ring::parse(log2, key)?,
         };
         check_limits(ack.bufs, ack.max_adverts, ack.receive_size)?;
         Ok(ack)

@@ -18,7 +18,7 @@ pub use advert::{ADVERT_MAX, SinkAvail, SrcAvail};
 pub(crate) use bsdh::HEADER;
 pub use bsdh::{Flags, HEADER_LEN, Header, Words};
 pub use control::ModeChange;
-pub use hello::{Hello, HelloAck};
+pub use hello::{Hello, HelloAck, Ring};
 pub use lane::{Lane, LaneRequest, LaneSwitch};
 pub use message::{Body, Encoded, Message, PREFIX_MAX, Payload};
 pub use mid::Mid;

@@ -341,6 +341,16 @@ impl Source {
             && matches!(update_due(ack, self.sent_ack), Due::Now)
     }
 
+    /// An empty Data message that tells the peer nothing but what goes beside it, where messages are
+    /// written into rings (spec 2.12).
+    ///
+    /// # Errors
+    ///
+    /// Why it has to wait.
+    pub fn room_update(&self, ack: Ack) -> Result<Outgoing, Hold> {
+        self.control(ack, Body::Data)
+    }
+
     #[inline]
     fn update(&self, ack: Ack, due: Due) -> Result<Outgoing, Hold> {
         if self.credits == Credits::Implicit || update_due(ack, self.sent_ack) != due {
