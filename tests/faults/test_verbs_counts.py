@@ -22,7 +22,8 @@ NAP_US = 5000
 STAND_IN = {"getpid", "sched_yield"}
 # What a queue pair that has met needs no more.
 ONCE = "RegMr CreateQp CreateCq CreateSrq AllocPd".split()
-MESSAGE = 4096 - 16
+# Least payload of a full message, in the smallest ring.
+MESSAGE = 4096
 __all__ = ["built", "pytestmark"]
 
 
@@ -119,12 +120,14 @@ def test_a_request_and_its_answer(hosts):
         assert len(calls) == ROUNDS and silent > ROUNDS / 2, (name, silent, sum(calls, Counter()))
 
 
-def test_the_messages_of_a_write_go_together(hosts):
-    """One doorbell for several messages, as far as there is credit for them."""
+def test_a_write_is_a_message(hosts):
+    """16 KiB each way: one request and one doorbell, one more request where the ring ends, and all of it by the queue pair."""
     each = hosts.run("requests", ROUNDS, 16384)
     for report in hosts.reports:
-        assert min(on_sdp(report)) > 0, report
-    assert 0 < each["doorbells"] < each["PostSend"], each
+        assert min(on_sdp(report)) >= 16384 * ROUNDS and not report["demotions"], report
+    # With words about room now and then.
+    assert 2 <= each["PostSend"] <= 3.5 and each["doorbells"] <= 3, each
+    assert not any(each[step] for step in ONCE), each
 
 
 def test_answers_are_looked_for(hosts):

@@ -11,8 +11,8 @@ __all__ = ["Hosts", "built", "hosts", "pytestmark"]
 # Offsets in private data: the Hello's version is behind a header of 16 bytes, the proof's first byte behind a Hello of 32
 # bytes or an acknowledgement of 24.
 HELLO, OF_REQUEST, OF_REPLY = 16, 32, 24
-# Major version in the high half; this version's are 2 and 1.
-OTHER_HELLO, SAME_MAJOR, OTHER_PROOF = 0x32, 0x2F, 0x20
+# Major version in the high half; this version's are 2 and 2. Version 1 of the proof is of ends without rings.
+OTHER_HELLO, SAME_MAJOR, OTHER_PROOF = 0x32, 0x2F, 0x10
 REFUSALS = {
     "request-hello": ("server", HELLO, OTHER_HELLO),
     "request-proof": ("server", OF_REQUEST, OTHER_PROOF),

@@ -407,6 +407,12 @@ impl Core {
         let _ = self.conn(index).and_then(|conn| conn.rings.learn(freed));
     }
 
+    /// For tests: the peer of this place hears that so much of the ring was freed, true or not.
+    #[cfg(feature = "stand-in")]
+    pub fn pretend_freed(&self, index: usize, freed: u32) {
+        self.place(index).rings.pretend(freed);
+    }
+
     /// The peer of this place has room for `messages` in all (promised and released; wraps).
     pub fn allow(&self, index: usize, messages: u32) {
         if let Some(conn) = self.conn(index) {

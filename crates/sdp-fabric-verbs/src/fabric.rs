@@ -471,8 +471,7 @@ impl VerbsFabric {
         });
         self.slow().goodbyes.end(ended);
         if let Some(slot) = self.slot(id) {
-            slot.qp = None;
-            (slot.lane, slot.stage) = (None, Stage::Free);
+            (slot.qp, slot.lane, slot.stage) = (None, None, Stage::Free);
         }
         let conn = self.core.place(index);
         conn.number.store(0, Ordering::Release);
@@ -888,10 +887,8 @@ impl Fabric for VerbsFabric {
     }
 
     fn deregister(&mut self, region: MemoryRegion) {
-        let is_it = |registered: &&mut Option<Registered>| {
-            registered
-                .as_ref()
-                .is_some_and(|r| r.rkey == region.rkey.0 && r.mr.lkey() == region.lkey.0)
+        let is_it = |place: &&mut Option<Registered>| {
+            place.as_ref().is_some_and(|r| r.rkey == region.rkey.0 && r.mr.lkey() == region.lkey.0)
         };
         if let Some(registered) = self.slow().regions.as_mut().iter_mut().find(is_it) {
             *registered = None;

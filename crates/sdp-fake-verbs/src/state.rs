@@ -25,7 +25,8 @@ pub(crate) const SRQS: usize = 32;
 pub(crate) const BUFFERS: usize = 1024;
 pub(crate) const QPS: usize = 512;
 pub(crate) const PENDING: usize = 64;
-pub(crate) const REGIONS: usize = 1024;
+pub(crate) const REGION_BITS: u32 = 10;
+pub(crate) const REGIONS: usize = 1 << REGION_BITS;
 pub(crate) const OTHERS: usize = 512;
 pub(crate) const MESSAGES: usize = 8192;
 pub(crate) const MESSAGE: usize = 4096;
@@ -250,6 +251,8 @@ pub(crate) struct Link {
     pub(crate) len: u32,
     /// Where the bytes go; 0: into the receive buffer.
     pub(crate) addr: u64,
+    /// The key to the region there.
+    pub(crate) key: u32,
 }
 
 /// Objects of which nothing but their being there matters.
@@ -331,6 +334,12 @@ pub(crate) unsafe fn set_fault(step: Step, nth: u32, count: u32, number: i32) {
 }
 
 impl Body {
+    /// The region with this key.
+    pub(crate) fn region(&self, key: u32) -> Option<&Region> {
+        let region = self.regions.get(key as usize % REGIONS)?;
+        (region.pid != 0 && region.key == key).then_some(region)
+    }
+
     /// A step's calls and failures, in this process.
     pub(crate) fn fault(&mut self, step: Step) -> Option<&mut Fault> {
         // SAFETY: a thread that has the body has the lock, and the reference goes with it.

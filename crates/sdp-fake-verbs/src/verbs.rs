@@ -12,7 +12,7 @@ use crate::{
     local::{self, Channel, Context, Cq, Device, Mr, Pd, Qp, Srq},
     manager::{self, guid, reap},
     network::state,
-    state::{Body, Buffer, DEVICES, Kind, Receives, SRQS, Trouble, own_pid},
+    state::{Body, Buffer, DEVICES, Kind, REGION_BITS, REGIONS, Receives, SRQS, Trouble, own_pid},
     step::Step,
     work,
 };
@@ -250,9 +250,9 @@ unsafe extern "C" fn reg_mr_iova(
         body.step(Step::RegMr)?;
         let index = body.regions.iter().position(|region| region.pid == 0).ok_or(full())?;
         let mr = local::make::<Mr>()?.as_ptr();
-        // Far apart, so that a neighbour's is not met by adding one; never 0.
+        // Its place in the low bits; the rest is no neighbour's, so that adding one meets no key; never 0.
         body.next_key = body.next_key.wrapping_add(0x0101_0300);
-        let key = body.next_key | 0x80;
+        let key = (body.next_key | 1 << REGION_BITS) & !(REGIONS as u32 - 1) | index as u32;
         if let Some(region) = body.regions.get_mut(index) {
             (region.pid, region.key, region.access) = (own_pid(), key, access);
             (region.addr, region.len, region.iova) = (addr as u64, len as u64, iova);

@@ -7,8 +7,8 @@ use crate::{
     local,
     network::Road,
     state::{
-        Body, Buffer, Done, Link, MESSAGE, NO_QUEUE, Pending, Qp, Receives, SRQS, Stalled, Trouble,
-        own_pid,
+        Body, Buffer, Done, Link, MESSAGE, NO_QUEUE, Pending, Qp, Receives, Region, SRQS, Stalled,
+        Trouble, own_pid,
     },
     step::Step,
 };
@@ -38,7 +38,9 @@ fn is_of(qp: &Qp, number: u32) -> bool {
 }
 
 fn find(body: &Body, number: u32) -> Option<usize> {
-    body.qps.iter().position(|qp| is_of(qp, number))
+    // As it is made of the place.
+    let index = number.checked_sub(1)? as usize & 0xfff;
+    body.qps.get(index).is_some_and(|qp| is_of(qp, number)).then_some(index)
 }
 
 /// Puts a completion into a queue, and wakes a thread that armed it.
@@ -168,7 +170,7 @@ fn find_range(
     wanted: i32,
     domain: Option<u16>,
 ) -> Option<u64> {
-    let region = body.regions.iter().find(|r| r.pid == pid && r.key == key)?;
+    let region = body.region(key).filter(|region| region.pid == pid)?;
     let from = addr.checked_sub(region.iova)?;
     let is_inside = from.checked_add(len).is_some_and(|end| end <= region.len);
     let is_allowed =
@@ -293,7 +295,7 @@ unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: 
             return Outcome::Failed(abi::WC_LOC_LEN_ERR);
         }
         // SAFETY: the caller's.
-        let stored = unsafe { store(body, &pieces, 0) };
+        let stored = unsafe { store(body, &pieces, (0, 0)) };
         let Some(stored) = stored else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
         return send(body, index, peer, (stored, pieces.len()), None, is_solicited);
     }
@@ -321,7 +323,7 @@ unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: 
             return Outcome::Done;
         }
         // SAFETY: the caller's.
-        let stored = unsafe { store(body, &pieces, far) };
+        let stored = unsafe { store(body, &pieces, (far, request.rkey)) };
         let Some(stored) = stored else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
         if has_immediate {
             let immediate = Some(request.imm_data);
@@ -359,7 +361,7 @@ fn take_slot(body: &mut Body) -> Option<u32> {
         .find(|slot| body.is_taken.get(*slot) == Some(&false))?;
     body.next_message = slot + 1;
     *body.is_taken.get_mut(slot)? = true;
-    *body.links.get_mut(slot)? = Link { next: 0, len: 0, addr: 0 };
+    *body.links.get_mut(slot)? = Link { next: 0, len: 0, addr: 0, key: 0 };
     Some(slot as u32 + 1)
 }
 
@@ -372,10 +374,10 @@ fn link(body: &mut Body, slot: u32) -> Option<&mut Link> {
 ///
 /// # Safety
 /// The pieces are valid.
-unsafe fn store(body: &mut Body, pieces: &Pieces, addr: u64) -> Option<u32> {
+unsafe fn store(body: &mut Body, pieces: &Pieces, (addr, key): (u64, u32)) -> Option<u32> {
     let first = take_slot(body)?;
     let (mut slot, mut used) = (first, 0);
-    link(body, slot)?.addr = addr;
+    (link(body, slot)?.addr, link(body, slot)?.key) = (addr, key);
     for piece in pieces.all() {
         let mut from = piece.addr;
         let mut left = piece.length as usize;
@@ -389,7 +391,7 @@ unsafe fn store(body: &mut Body, pieces: &Pieces, addr: u64) -> Option<u32> {
                 before.next = next;
                 let at = before.addr + MESSAGE as u64;
                 (slot, used) = (next, 0);
-                link(body, slot)?.addr = at;
+                (link(body, slot)?.addr, link(body, slot)?.key) = (at, key);
             }
             let len = left.min(MESSAGE - used);
             let to = body.messages.get_mut(slot as usize - 1)?.get_mut(used..used + len)?;
@@ -589,7 +591,7 @@ pub(crate) fn take(body: &mut Body, cq: usize) -> Option<abi::Wc> {
             addr => addr,
         };
         let len = if link.addr == 0 { link.len.min(buffer.length) } else { link.len };
-        if len != 0 && is_registered(body, link.addr, len) {
+        if len != 0 && is_registered(body, link) {
             // SAFETY: a buffer that the caller's process registered and posted, where nothing else
             // uses it until its completion was taken; or bytes of a region that it has registered
             // for the peer's WRITEs.
@@ -603,16 +605,13 @@ pub(crate) fn take(body: &mut Body, cq: usize) -> Option<abi::Wc> {
     Some(wc)
 }
 
-/// Whether a region of this process that peers may write to is still there. 0: a receive buffer.
-fn is_registered(body: &Body, addr: u64, len: u32) -> bool {
-    let own = own_pid();
-    addr == 0
-        || body.regions.iter().any(|region| {
-            region.pid == own
-                && region.access & abi::ACCESS_REMOTE_WRITE != 0
-                && addr >= region.addr
-                && addr + u64::from(len) <= region.addr + region.len
-        })
+/// Whether the region to which the bytes were written is still there. Without one: a receive buffer.
+fn is_registered(body: &Body, link: &Link) -> bool {
+    let is_its = |region: &Region| {
+        let end = link.addr + u64::from(link.len);
+        region.pid == own_pid() && link.addr >= region.addr && end <= region.addr + region.len
+    };
+    link.addr == 0 || body.region(link.key).is_some_and(is_its)
 }
 
 /// Forgets a queue pair that goes in other queues. Its own completions stay in their queue, as some

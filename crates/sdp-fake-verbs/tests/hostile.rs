@@ -15,6 +15,7 @@ use sdp_fabric_tests::Harness;
 use sdp_fabric_verbs::{
     budget::RESERVE,
     cm::{REPLY_DATA, REQUEST_DATA},
+    fabric::Offer,
 };
 use sdp_fake_verbs::{Live, Road};
 use sdp_rdma::{
@@ -113,7 +114,7 @@ const LIES: [(&str, Forge); 9] = [
         bytes[if is_reply(bytes) { 25 } else { 33 }] = 0xf0 | random.below(16) as u8;
     }),
     ("no prefix at all, or more than there is to say", |bytes, random| match is_reply(bytes) {
-        true => flip(bytes, random, 52..REPLY_DATA),
+        true => flip(bytes, random, 56..REPLY_DATA),
         false => bytes[33] = 0,
     }),
     ("another port, or bytes that are to be zero", |bytes, random| {
@@ -253,7 +254,8 @@ fn noise_is_judged() {
     let pair = Connection::new();
     let (asker, answerer) = (&pair.acceptor, &pair.connector);
     let mut meeting = sdp_remote::Meeting::new(sdp_remote::Role::Acceptor);
-    let honest = meeting.ask(&asker.identity(), &local(), [7; 8]).expect("enough to prove with");
+    let local = local(&Offer { log2: 16, key: 1, kept: 4096 });
+    let honest = meeting.ask(&asker.identity(), &local, [7; 8]).expect("enough to prove with");
     let mut believed = 0;
     for round in 0..tries(60_000) {
         let mut bytes = honest.as_slice().to_vec();
@@ -267,11 +269,11 @@ fn noise_is_judged() {
         }
         let is_honest = bytes.starts_with(honest.as_slice());
         let mut judge = sdp_remote::Meeting::new(sdp_remote::Role::Connector);
-        let answer = judge.answer(&answerer.identity(), &local(), &bytes, [9; 8]);
+        let answer = judge.answer(&answerer.identity(), &local, &bytes, [9; 8]);
         assert!(is_honest || answer.is_err(), "{bytes:?}");
         believed += u32::from(answer.is_ok());
         let mut asked = sdp_remote::Meeting::new(sdp_remote::Role::Acceptor);
-        let _ = asked.ask(&asker.identity(), &local(), [7; 8]);
+        let _ = asked.ask(&asker.identity(), &local, [7; 8]);
         assert!(asked.learn(&asker.identity(), &bytes).is_err());
     }
     assert!(u64::from(believed) > tries(1000), "{believed}");

@@ -19,10 +19,13 @@ pub const HELLO_LEN: usize = 32;
 pub const REQUEST_LEN: usize = 56;
 /// Length of a HelloAck's part that says something.
 pub const HELLO_ACK_LEN: usize = 24;
+/// Length of the key to a ring behind the proof of a reply.
+pub const REPLY_KEY_LEN: usize = 4;
 /// Length of the reply's private data.
 pub const REPLY_LEN: usize = 196;
 
-const VERSION: u8 = 1;
+/// Version 2: messages are written into rings, whose keys are told.
+const VERSION: u8 = 2;
 const IPV6: u8 = 1;
 const KEYED: u8 = 2;
 
@@ -174,19 +177,21 @@ impl Carrier<'_> {
         Ok(asked)
     }
 
-    /// The private data of the reply to a believed request, and the seals; `nonce` is random.
+    /// The private data of the reply to a believed request, and the seals; `nonce` is random. `key` is
+    /// the caller's: as Hello and HelloAck it is covered by no proof.
     ///
     /// # Errors
     /// [`Refused::NoProof`].
     pub fn reply(
         &self,
         ack: &[u8; HELLO_ACK_LEN],
+        key: [u8; REPLY_KEY_LEN],
         asked: &Asked,
         nonce: [u8; 8],
     ) -> Result<([u8; REPLY_LEN], Seals), Refused> {
         let mac = self.secret::<16>(b'P', asked, &nonce)?;
         let mut out = [0; REPLY_LEN];
-        fill(&mut out, &[ack, &[self.flags(), 0, 0, 0], &nonce, &mac]);
+        fill(&mut out, &[ack, &[self.flags(), 0, 0, 0], &nonce, &mac, &key]);
         Ok((out, self.seals(asked, &nonce)?))
     }
 
@@ -203,7 +208,7 @@ impl Carrier<'_> {
         self.check_flags(flags)?;
         let nonce = said.get(4..).and_then(<[u8]>::first_chunk::<8>).ok_or(Refused::Short)?;
         let mac = said.get(12..).and_then(<[u8]>::first_chunk::<16>).ok_or(Refused::Short)?;
-        if said.get(28..).is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
+        if said.get(28 + REPLY_KEY_LEN..).is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
             return Err(Refused::Version);
         }
         if !is_same(mac, &self.secret::<16>(b'P', asked, nonce)?) {
@@ -310,7 +315,7 @@ mod tests {
             assert_eq!(&request[..32], &[7; 32]);
             let judged = listener.judge_request(&request).unwrap();
             assert_eq!(judged, asked);
-            let (reply, seals) = listener.reply(&[8; 24], &judged, [2; 8]).unwrap();
+            let (reply, seals) = listener.reply(&[8; 24], [9; 4], &judged, [2; 8]).unwrap();
             assert_eq!(caller.judge_reply(&reply, &asked), Ok(seals));
             assert_ne!(seals.from_acceptor, seals.from_connector);
         }
@@ -321,13 +326,14 @@ mod tests {
         let (a, c) = (prefix(1, 100), prefix(9, 100));
         let ends = carrier(&a, &c, b"");
         let (request, asked) = ends.request(&[7; 32], [1; 8]).unwrap();
-        let (reply, _) = ends.reply(&[8; 24], &asked, [2; 8]).unwrap();
+        let (reply, _) = ends.reply(&[8; 24], [9; 4], &asked, [2; 8]).unwrap();
         for bit in 32 * 8..REQUEST_LEN * 8 {
             let mut bad = request;
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(ends.judge_request(&bad).is_err(), "bit {bit}");
         }
-        for bit in 24 * 8..REPLY_LEN * 8 {
+        let is_key = |bit: &usize| (52..56).contains(&(bit / 8));
+        for bit in (24 * 8..REPLY_LEN * 8).filter(|bit| !is_key(bit)) {
             let mut bad = reply;
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(ends.judge_reply(&bad, &asked).is_err(), "bit {bit}");
@@ -345,20 +351,20 @@ mod tests {
         let (a, c, other) = (prefix(1, 100), prefix(9, 100), prefix(5, 100));
         let ends = carrier(&a, &c, b"");
         let (request, asked) = ends.request(&[7; 32], [1; 8]).unwrap();
-        let (reply, seals) = ends.reply(&[8; 24], &asked, [2; 8]).unwrap();
+        let (reply, seals) = ends.reply(&[8; 24], [9; 4], &asked, [2; 8]).unwrap();
         // A squatter does not know the stream.
         let stranger = carrier(&other, &other, b"");
         assert_eq!(stranger.judge_request(&request), Err(Refused::ProofFailed));
-        let (forged, _) = stranger.reply(&[8; 24], &asked, [2; 8]).unwrap();
+        let (forged, _) = stranger.reply(&[8; 24], [9; 4], &asked, [2; 8]).unwrap();
         assert_eq!(ends.judge_reply(&forged, &asked), Err(Refused::ProofFailed));
         // It knows the acceptor's bytes, not the connector's.
         let half = carrier(&a, &other, b"");
-        let (forged, _) = half.reply(&[8; 24], &asked, [2; 8]).unwrap();
+        let (forged, _) = half.reply(&[8; 24], [9; 4], &asked, [2; 8]).unwrap();
         assert_eq!(ends.judge_reply(&forged, &asked), Err(Refused::ProofFailed));
         // An old reply to a new request; a new nonce makes new seals.
         let (_, again) = ends.request(&[7; 32], [3; 8]).unwrap();
         assert_eq!(ends.judge_reply(&reply, &again), Err(Refused::ProofFailed));
-        assert_ne!(ends.reply(&[8; 24], &again, [2; 8]).unwrap().1, seals);
+        assert_ne!(ends.reply(&[8; 24], [9; 4], &again, [2; 8]).unwrap().1, seals);
         // Another connection between the same programs.
         let port = Carrier { connector_port: 40_001, ..ends };
         assert_eq!(port.judge_request(&request), Err(Refused::ProofFailed));

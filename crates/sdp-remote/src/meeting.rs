@@ -5,7 +5,7 @@ use sdp_guard::{
     marker::Seal,
 };
 use sdp_proto::{Local, Remote, Violation};
-use sdp_rdma::cm::PrivateData;
+use sdp_rdma::{cm::PrivateData, fabric::PeerRing, key::Rkey};
 
 /// Which end of the carrier this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum MeetingError {
     Refused(Refused),
     /// The peer's Hello or HelloAck is not to be taken.
     Hello(Violation),
+    /// One end has a ring for messages, the other none.
+    Ring,
     /// An answer without a question, or the peer knows no lanes.
     Unexpected,
 }
@@ -33,6 +35,7 @@ impl MeetingError {
         match self {
             Self::Refused(refused) => matches!(refused, Refused::Version),
             Self::Hello(violation) => violation.is_other_version(),
+            Self::Ring => true,
             Self::Unexpected => false,
         }
     }
@@ -55,6 +58,11 @@ impl Agreement {
     /// The meeting's number in the life of the connection, from 1.
     pub const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// The ring in which this end writes its messages.
+    pub fn peer_ring(&self) -> Option<PeerRing> {
+        self.remote.ring.map(|ring| PeerRing { log2: ring.log2, key: Rkey(ring.key) })
     }
 }
 
@@ -122,9 +130,25 @@ impl Meeting {
         if let Some([.., l0, l1, l2, l3]) = ack.first_chunk_mut::<8>() {
             [*l0, *l1, *l2, *l3] = (HELLO_ACK_LEN as u32).to_be_bytes();
         }
-        let (data, seals) = identity.reply(&ack, &asked, nonce).map_err(MeetingError::Refused)?;
+        let key = local.ring.map_or(0, |ring| ring.key).to_be_bytes();
+        let (data, seals) =
+            identity.reply(&ack, key, &asked, nonce).map_err(MeetingError::Refused)?;
         let data = PrivateData::new(&data).ok_or(MeetingError::Unexpected)?;
         Ok((data, self.met(&seals, *local, remote)?))
+    }
+
+    /// Whether a request is for this connection, and to be taken: for a connector that has to make a
+    /// ring before it can [`Meeting::answer`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn judge(&self, identity: &Identity<'_>, request: &[u8]) -> Result<(), MeetingError> {
+        if self.role != Role::Connector {
+            return Err(MeetingError::Unexpected);
+        }
+        identity.judge_request(request).map_err(MeetingError::Refused)?;
+        let remote = Remote::of_hello(request).map_err(MeetingError::Hello)?;
+        if remote.ring.is_none() { Err(MeetingError::Ring) } else { Ok(()) }
     }
 
     /// The acceptor judges the reply to its request.
@@ -150,6 +174,9 @@ impl Meeting {
     ) -> Result<Agreement, MeetingError> {
         if !remote.lane_messages || !local.lane_messages {
             return Err(MeetingError::Unexpected);
+        }
+        if remote.ring.is_some() != local.ring.is_some() {
+            return Err(MeetingError::Ring);
         }
         let number = self.count.checked_add(1).ok_or(MeetingError::Unexpected)?;
         self.count = number;

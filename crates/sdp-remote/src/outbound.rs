@@ -26,8 +26,6 @@ mod watch;
 
 /// Messages with payload that can be posted and not acknowledged.
 pub const KEPT_MAX: usize = 32;
-/// So long a sender waits for credit before its bytes go by the carrier.
-const SPILL_NS: u64 = 1_000_000;
 /// So long posted work may be without completion.
 const SILENT_NS: u64 = 300_000_000;
 /// So long messages may be posted without a completion.
@@ -184,8 +182,10 @@ pub struct Outbound {
     is_kept_off: bool,
     is_inviting: bool,
     is_invite_sent: bool,
-    /// Since when there was no credit.
+    /// Since when there was no credit, and none came.
     starved_since: Option<u64>,
+    /// The peer's last words about credit and room then.
+    starved_at: (u64, u32),
     /// Messages posted since one asked for a completion, and the oldest that has asked: its number and time.
     silent: u32,
     signalled: Option<(u32, u64)>,
@@ -251,6 +251,7 @@ impl Outbound {
             is_inviting: false,
             is_invite_sent: false,
             starved_since: None,
+            starved_at: (0, 0),
             silent: 0,
             signalled: None,
             last_signalled: 0,
@@ -590,7 +591,7 @@ impl Outbound {
             if self.room(io) != 0 {
                 return Ok(Writable::Yes);
             }
-            self.starve(io.now)?;
+            self.starve(io)?;
             self.flush_to_carrier(io)?;
         }
         match self.producer.may_write() {
@@ -695,18 +696,6 @@ impl Outbound {
         if self.producer.resume().is_ok() {
             self.starved_since = None;
         }
-    }
-
-    /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
-    fn starve(&mut self, now: u64) -> Result<(), SendError> {
-        let since = *self.starved_since.get_or_insert(now);
-        let until = since.saturating_add(SPILL_NS);
-        if now < until {
-            return Err(SendError::Wait(Wait::Credit { until }));
-        }
-        self.counts.spills += 1;
-        self.resume();
-        Ok(())
     }
 
     fn may_switch(&self, shared: &Shared) -> bool {
@@ -825,7 +814,7 @@ impl Outbound {
         }
         let posted = at - from;
         if posted == 0 && self.producer.lane() == Lane::Sdp {
-            self.starve(io.now)?;
+            self.starve(io)?;
         }
         Ok(posted)
     }
@@ -860,6 +849,10 @@ impl Outbound {
             let (outgoing, is_late) =
                 match self.source.next_control(ack, shared.exchange().pending()) {
                     Ok(outgoing) => (outgoing, false),
+                    Err(Hold::NothingToSend) if tx.owes_room() => {
+                        let Ok(outgoing) = self.source.room_update(ack) else { return };
+                        (outgoing, false)
+                    }
                     Err(Hold::NothingToSend) if io.now >= self.late_at() => {
                         let Ok(outgoing) = self.source.late_update(ack) else { return };
                         (outgoing, true)

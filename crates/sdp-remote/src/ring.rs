@@ -13,6 +13,10 @@ impl Gather for Pieces<'_> {
         a.len().saturating_add(b.len())
     }
 
+    fn kept(&self) -> Option<[&[u8]; 2]> {
+        Some(self.0)
+    }
+
     fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
         let [a, b] = self.0;
         // Slice by slice: an iterator over both would look at each byte which of them it is in.

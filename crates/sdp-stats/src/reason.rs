@@ -200,7 +200,7 @@ reasons! {
         "The queue pair to the other host ended; the stream went on over TCP."
         "Look at the state of the port with sdp devices.";
     51 Credit "credit"
-        "The other end has no receive buffer free, or the stream ends: the bytes went over TCP."
+        "The other end made no room for a while, or the stream ends: the bytes went over TCP."
         "Nothing.";
     52 NoMeetingPlace "no-meeting-place"
         "The other end is not in this network namespace, and in the directory of rendezvous_dir no name can be made: it is missing, read-only, or not sticky."

@@ -45,8 +45,8 @@ const UNIT: u32 = 16;
 const CROSSES: u32 = 1 << 31;
 /// Units of a ring that control messages alone may use.
 const CONTROL_ROOM: u32 = 1024 / UNIT;
-/// Longest message.
-const LONGEST: u32 = 32 * 1024;
+/// Most payload of a message.
+const PAYLOAD_MOST: u32 = 32 * 1024;
 /// Bytes of a place for a header.
 pub(super) const HEADER_ROOM: usize = 64;
 /// Receives that are posted again together.
@@ -59,9 +59,11 @@ pub(crate) const PIECES: usize = 3;
 const _: () = assert!(LIST as usize <= RECEIVES_MOST && LIST >= 1);
 const _: () = assert!(RING_RECEIVES as usize <= INBOX);
 
-/// The longest message into a ring of so many bytes.
+/// The longest message into a ring of so many bytes: a quarter of it behind a header. A peer that has
+/// read everything has told of three quarters at least.
 pub const fn longest(ring: u32) -> u32 {
-    if ring / 4 < LONGEST { ring / 4 } else { LONGEST }
+    let payload = if ring / 4 < PAYLOAD_MOST { ring / 4 } else { PAYLOAD_MOST };
+    if payload == 0 { 0 } else { payload + super::HEADER as u32 }
 }
 
 /// Units of a record.
@@ -168,6 +170,12 @@ impl Rings {
 
     pub(super) fn freed(&self) -> u32 {
         self.freed.load(Ordering::Acquire)
+    }
+
+    /// The peer is told this from here on, true or not.
+    #[cfg(feature = "stand-in")]
+    pub(super) fn pretend(&self, freed: u32) {
+        self.freed.store(freed, Ordering::Release);
     }
 
     /// `None`: the peer says that it has freed what was never written.
@@ -645,7 +653,7 @@ impl RingRx {
         let qp = unsafe { RawQp::of(conn.qp.load(Ordering::Acquire)) };
         let Some(qp) = qp.filter(|_| conn.error().is_none()) else { return };
         let id = self.owner.receive(work_id::NO_BUFFER);
-        // SAFETY: as above.
+        // SAFETY: the queue pair lives while this half does, which is borrowed here.
         if unsafe { qp.post_empty_receives(id, self.unposted as usize) }.is_err() {
             self.fail(QpError::Fatal); // the peer was promised them
         }

@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use sdp_fabric_verbs::{
     Address, Error,
-    endpoint::{VerbsRx, VerbsTx},
-    fabric::{Options, VerbsFabric},
+    budget::RING_MESSAGES,
+    endpoint::{RingRx, RingTx},
+    fabric::{Offer, Options, RingFabric},
 };
-use sdp_proto::{Credits, Local};
-use sdp_rdma::cm::PrivateData;
+use sdp_proto::{Credits, Local, Ring};
+use sdp_rdma::{cm::PrivateData, fabric::SendQueue};
 use sdp_remote::{
     Agreement, Event, Host, Identity, Inbound, Meeting, Outbound, Prefix, ReceiveContext,
     RecvError, Role, SendContext, SendError, Shared,
@@ -21,17 +22,15 @@ mod stream;
 pub(crate) use stream::Random;
 use stream::{Check, Tcp, Text, byte_at};
 
-use super::{PROMISE, free_port, options};
+use super::{free_port, options, rings};
 
-/// Bytes that are kept for a resume.
-const RING: usize = 32_000;
-
-pub(crate) fn local() -> Local {
+pub(crate) fn local(offer: &Offer) -> Local {
     Local {
         credits: Credits::Explicit,
-        bufs: PROMISE as u16,
-        receive_size: 4096,
+        bufs: RING_MESSAGES as u16,
+        receive_size: offer.longest(),
         lane_messages: true,
+        ring: Some(Ring { log2: offer.log2, key: offer.key }),
     }
 }
 
@@ -48,14 +47,17 @@ pub(crate) struct End {
     stream_in: u8,
     pub(crate) tcp: Tcp,
     /// `None`: it has no device, and why.
-    pub(crate) host: Result<Host<VerbsFabric, 4>, Error>,
+    pub(crate) host: Result<Host<RingFabric, 4>, Error>,
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
     pub(crate) shared: Shared,
     pub(crate) meeting: Meeting,
-    ring: Vec<u8>,
-    pub(crate) tx: Option<VerbsTx>,
-    pub(crate) rx: Option<VerbsRx>,
+    /// Bytes that are kept for a resume. They stay for ever: the fabric sends from there.
+    ring: &'static mut [u8],
+    /// As many of them as it does.
+    kept: usize,
+    pub(crate) tx: Option<RingTx>,
+    pub(crate) rx: Option<RingRx>,
     pub(crate) sent: u64,
     pub(crate) received: u64,
     from_acceptor: Prefix,
@@ -99,12 +101,13 @@ impl End {
             stream_out,
             stream_in,
             tcp: Tcp(tcp),
-            host: VerbsFabric::open(&device_of(role), &small()).map(Host::new),
+            host: RingFabric::open(&device_of(role), &small()).map(Host::new),
             outbound: Outbound::new(RAW),
             inbound: Inbound::new(RAW),
             shared: Shared::new(),
             meeting: Meeting::new(role),
-            ring: vec![0; RING],
+            ring: vec![0; rings::KEPT].leak(),
+            kept: rings::KEPT,
             tx: None,
             rx: None,
             sent: RAW,
@@ -138,7 +141,14 @@ impl End {
         self.nonces.to_be_bytes()
     }
 
-    fn begin(&mut self, met: &Agreement, (tx, rx): (VerbsTx, VerbsRx)) {
+    fn memory(&self) -> (u64, usize) {
+        (self.ring.as_ptr() as u64, self.ring.len())
+    }
+
+    fn begin(&mut self, met: &Agreement, (mut tx, rx): (RingTx, RingRx)) {
+        if let Some(ring) = met.peer_ring() {
+            tx.reach(ring);
+        }
         (self.tx, self.rx) = (Some(tx), Some(rx));
         sdp_remote::begin(&mut self.outbound, &mut self.inbound, &self.shared, met);
         self.outbound.invite();
@@ -158,8 +168,20 @@ impl End {
                     let may_meet = self.may_meet();
                     let identity = identity(&self.from_acceptor, &self.from_connector, self.ports);
                     let request = data.as_slice();
-                    let answer = may_meet
-                        .then(|| self.meeting.answer(&identity, &local(), request, nonce).ok());
+                    let memory = self.memory();
+                    let judged = may_meet.then(|| self.meeting.judge(&identity, request).ok());
+                    // SAFETY: memory that stays.
+                    let mut offer =
+                        || unsafe { self.host.as_mut().ok()?.fabric().offer_to(id, memory).ok() };
+                    let answer = judged.and_then(|judged| match judged {
+                        None => Some(None),
+                        Some(()) => {
+                            let offer = offer()?;
+                            self.kept = offer.kept;
+                            let local = local(&offer);
+                            Some(self.meeting.answer(&identity, &local, request, nonce).ok())
+                        }
+                    });
                     let met = match answer {
                         Some(Some((reply, met))) => Some((self.forged(reply), met)),
                         Some(None) => {
@@ -247,9 +269,14 @@ impl End {
         if self.has_asked || !self.may_meet() || self.host.is_err() {
             return;
         }
-        let nonce = self.nonce();
+        let (nonce, memory) = (self.nonce(), self.memory());
+        // SAFETY: memory that stays.
+        let offer = unsafe { self.host.as_mut().map(|host| host.fabric().offer(memory)) };
+        let Ok(Ok(offer)) = offer else { return };
+        self.kept = offer.kept;
         let identity = identity(&self.from_acceptor, &self.from_connector, self.ports);
-        let request = self.meeting.ask(&identity, &local(), nonce).expect("enough to prove with");
+        let local = local(&offer);
+        let request = self.meeting.ask(&identity, &local, nonce).expect("enough to prove with");
         let request = self.forged(request);
         if let Ok(host) = self.host.as_mut() {
             self.has_asked = host.ask(NUMBER, service, request).is_ok();
@@ -271,7 +298,7 @@ impl End {
         let mut io = SendContext {
             tx: self.tx.as_mut(),
             carrier: &mut self.tcp,
-            ring: &mut self.ring,
+            ring: &mut self.ring[..self.kept],
             shared: &self.shared,
             now,
         };
@@ -288,7 +315,7 @@ impl End {
         let mut io = SendContext {
             tx: self.tx.as_mut(),
             carrier: &mut self.tcp,
-            ring: &mut self.ring,
+            ring: &mut self.ring[..self.kept],
             shared: &self.shared,
             now,
         };

@@ -169,6 +169,23 @@ impl KeptTx {
         }
     }
 
+    /// Knows nothing of the peer's credits, and does as if everything were promised.
+    pub(crate) fn exceed(&mut self) {
+        self.other = None;
+        self.mine.allow(self.index, 100_000);
+    }
+
+    /// As [`KeptTx::exceed`], for bytes: the peer seems to have freed all that was written.
+    pub(crate) fn exceed_room(&mut self, written: u32) {
+        self.exceed();
+        self.mine.learn_freed(self.index, written);
+    }
+
+    /// The peer hears that so much was freed.
+    pub(crate) fn pretend_freed(&self, freed: u32) {
+        self.mine.pretend_freed(self.index, freed);
+    }
+
     /// The place of the other end's, of which we know the queue pair.
     fn peer(&self) -> Option<usize> {
         let ((other, _), mine) = self.other.as_ref().zip(self.mine.counts(self.index))?;
@@ -219,7 +236,7 @@ impl SendQueue for KeptTx {
         let first = len.min(size - self.at);
         payload.copy_to(0, Cell::from_mut(&mut memory[self.at..][..first]).as_slice_of_cells());
         payload.copy_to(first, Cell::from_mut(&mut memory[..len - first]).as_slice_of_cells());
-        // SAFETY: as above.
+        // SAFETY: memory that stays, of that length; the reference that wrote it is not used any more.
         let memory = unsafe { core::slice::from_raw_parts(at as *const u8, size) };
         let mut kept = Kept([&memory[self.at..][..first], &memory[..len - first]]);
         let posted = self.tx.post_send(id, header, &mut kept, options);

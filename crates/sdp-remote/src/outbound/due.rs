@@ -4,11 +4,13 @@
 use sdp_guard::producer::{Lane, Link};
 
 use super::{Leave, Outbound, Stage};
+use sdp_rdma::fabric::SendQueue;
+
 use crate::Shared;
 
 impl Outbound {
     /// Cheap and without side effects: true if [`Outbound::tend`] has something to do now, apart from time.
-    pub fn is_due(&self, shared: &Shared) -> bool {
+    pub fn is_due(&self, tx: Option<&impl SendQueue>, shared: &Shared) -> bool {
         if self.must_answer(shared) || self.has_backlog() {
             return true;
         }
@@ -25,7 +27,9 @@ impl Outbound {
         }
         let has_control =
             self.source.next_control(shared.ack(), shared.exchange().pending()).is_ok();
-        has_control || (self.is_inviting && !self.is_invite_sent)
+        has_control
+            || tx.is_some_and(SendQueue::owes_room)
+            || (self.is_inviting && !self.is_invite_sent)
     }
 
     /// True if bytes, markers or proofs wait for room in the kernel.

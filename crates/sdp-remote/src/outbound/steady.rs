@@ -36,12 +36,13 @@ impl Outbound {
     /// [`Outbound::tend`] to the next one that waits. The next send learns the peer's
     /// acknowledgements. Also of a half that has sent nothing by the queue pair.
     #[inline]
-    pub fn is_settled(&self, shared: &Shared) -> bool {
+    pub fn is_settled(&self, tx: Option<&impl SendQueue>, shared: &Shared) -> bool {
         shared.is_steady()
             && self.stage == Stage::Up
             && self.is_invite_sent
             && !self.has_backlog()
             && !self.source.owes_update(shared.ack())
+            && !tx.is_some_and(SendQueue::owes_room)
     }
 
     /// Posts the bytes of `payload`, where nothing but that is to be done. How many; 0: none, and

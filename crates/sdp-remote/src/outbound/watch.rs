@@ -8,13 +8,36 @@ use sdp_rdma::{
     work::{Status, WorkId},
 };
 
-use super::{Outbound, Stage, UNWATCHED_NS};
+use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait};
 use crate::Shared;
 
+/// So long a sender waits for a peer that makes no room before its bytes go by the carrier. One that
+/// takes messages, however slowly, is waited for.
+const PATIENCE_NS: u64 = 20_000_000;
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
 
 impl Outbound {
+    /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
+    pub(super) fn starve<T: SendQueue, C>(
+        &mut self,
+        io: &SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
+        let now = io.now;
+        let told = (self.learnt, io.tx.as_deref().map_or(0, SendQueue::progress));
+        if self.starved_at != told {
+            (self.starved_since, self.starved_at) = (None, told);
+        }
+        let since = *self.starved_since.get_or_insert(now);
+        let until = since.saturating_add(PATIENCE_NS);
+        if now < until {
+            return Err(SendError::Wait(Wait::Credit { until }));
+        }
+        self.counts.spills += 1;
+        self.resume();
+        Ok(())
+    }
+
     /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.
     pub fn must_watch(&self) -> bool {
         self.signalled.is_some() || self.is_unwatched()

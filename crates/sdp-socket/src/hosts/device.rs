@@ -10,13 +10,13 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
     Address, Error,
-    budget::{BUFFER, CONNECTIONS_MAX},
+    budget::{CONNECTIONS_MAX, RING_MESSAGES},
     cm::Times,
-    endpoint::Core,
-    fabric::{Options, VerbsFabric},
+    endpoint::{Core, RingRx, RingTx},
+    fabric::{Offer, Options, RingFabric},
 };
-use sdp_proto::{Credits, Local};
-use sdp_rdma::cm::Reject;
+use sdp_proto::{Credits, Local, Ring};
+use sdp_rdma::{cm::Reject, fabric::SendQueue};
 use sdp_remote::{Agreement, Event, Host, Inbound, Outbound, Role};
 use sdp_stats::{Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{
@@ -36,9 +36,6 @@ use crate::{
     wake::{doorbell, strangers},
 };
 
-/// Receive buffers promised to a connection at most. The device's are shared by all, and never promised twice: those
-/// that come late get fewer ([`sdp_fabric_verbs::budget::Budget::promise`]).
-const PROMISE_MOST: u32 = 16;
 /// So often a caller lets a thread go on that takes completions.
 const YIELDS: u32 = 100;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
@@ -82,12 +79,13 @@ fn address(addr: &Addr, interface: u32) -> Address {
     }
 }
 
-fn local(promise: u32) -> Local {
+fn local(offer: &Offer) -> Local {
     Local {
         credits: Credits::Explicit,
-        bufs: promise as u16,
-        receive_size: BUFFER as u32,
+        bufs: RING_MESSAGES as u16,
+        receive_size: offer.longest(),
         lane_messages: true,
+        ring: Some(Ring { log2: offer.log2, key: offer.key }),
     }
 }
 
@@ -135,14 +133,9 @@ fn open(tuple: &Tuple) -> Result<usize, (Option<Reason>, u64)> {
 
 fn open_here(tuple: &Tuple) -> Result<*mut Device, Reason> {
     let (floor, _) = process::hidden_range();
-    let options = Options {
-        connections: CONNECTIONS_MAX,
-        promise: PROMISE_MOST,
-        floor,
-        ..Options::default()
-    };
+    let options = Options { connections: CONNECTIONS_MAX, floor, ..Options::default() };
     let mut fabric =
-        VerbsFabric::open(&address(&tuple.local, tuple.interface), &options).map_err(reason)?;
+        RingFabric::open(&address(&tuple.local, tuple.interface), &options).map_err(reason)?;
     let memory = process::map_private(size_of::<Device>()).ok_or(Reason::NoMemory)?;
     let at = memory.as_ptr().cast::<Device>();
     let (core, numbers, port) = (fabric.core(), fabric.numbers(), fabric.device_port());
@@ -341,7 +334,7 @@ fn step(lock: &mut DeviceLock) {
 }
 
 /// Something has happened at the device of a place.
-fn hear(host: &mut Host<VerbsFabric, PAIRS>, at: usize, event: Event<VerbsFabric>) {
+fn hear(host: &mut Host<RingFabric, PAIRS>, at: usize, event: Event<RingFabric>) {
     match event {
         Event::Requested { id, service, data } => {
             if let Err(code) = answer(host, at, &service, id, data.as_slice()) {
@@ -368,8 +361,7 @@ fn hear(host: &mut Host<VerbsFabric, PAIRS>, at: usize, event: Event<VerbsFabric
                 if !enter_guard(conn) {
                     return None;
                 }
-                begin(pair, receiving, sending, &met);
-                (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+                begin(pair, receiving, sending, (&met, attempt.kept), (tx, rx));
                 Some(())
             });
             match learnt {
@@ -462,7 +454,7 @@ fn close_lost(lock: &mut DeviceLock) {
 }
 
 /// The device of a place was removed. False: messages that the program has not read lie in its buffers.
-fn part_from(host: &mut Host<VerbsFabric, PAIRS>, at: usize) -> bool {
+fn part_from(host: &mut Host<RingFabric, PAIRS>, at: usize) -> bool {
     let mut is_used = false;
     for (number, pair) in pair::all() {
         if pair.queue().is_some_and(|(place, _)| place == at) {
@@ -514,13 +506,12 @@ pub(super) fn with_both<R>(
 /// A request comes at a listener: the connection that can prove to be meant answers. `Err`: the
 /// code of a refusal.
 fn answer(
-    host: &mut Host<VerbsFabric, PAIRS>,
+    host: &mut Host<RingFabric, PAIRS>,
     at: usize,
     service: &Address,
     id: sdp_fabric_verbs::fabric::Id,
     request: &[u8],
 ) -> Result<(), u8> {
-    let promise = host.fabric().promised(id);
     let mut code = REFUSED;
     for (number, pair) in pair::all() {
         if !host.listeners(service).any(|listener| listener == number) {
@@ -529,17 +520,24 @@ fn answer(
         // SAFETY: the device's lock is ours: only [`step`] calls this.
         let attempt = unsafe { pair.attempt() };
         let mut is_other_version = false;
-        let answered = with_both(pair, |conn, receiving, sending| {
+        let judged = with_both(pair, |conn, receiving, sending| {
             if !may_meet(pair, receiving, sending) || !may_begin(conn, pair) {
                 return None;
             }
             let tuple = conn.known_name()?;
             super::peek_first(conn, receiving);
             let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
-            let answer = attempt.meeting.answer(&identity, &local(promise), request, nonce()?);
-            answer.inspect_err(|why| is_other_version = why.is_other_version()).ok()
+            let judged = attempt.meeting.judge(&identity, request);
+            judged.inspect_err(|why| is_other_version = why.is_other_version()).ok()
         });
-        let accepted = answered.and_then(|(reply, met)| {
+        let accepted = judged.and_then(|()| {
+            // SAFETY: memory that is never given back.
+            let offer = unsafe { host.fabric().offer_to(id, pair.memory()) }.ok()?;
+            let (reply, met) = with_both(pair, |conn, receiving, sending| {
+                let tuple = conn.known_name()?;
+                let identity = pair::identity(Role::Connector, &tuple, receiving, sending);
+                attempt.meeting.answer(&identity, &local(&offer), request, nonce()?).ok()
+            })?;
             host.fabric().prepare(id).ok()?;
             with_both(pair, |conn, receiving, sending| {
                 if !may_meet(pair, receiving, sending) || !may_begin(conn, pair) {
@@ -558,8 +556,7 @@ fn answer(
                     }
                     return None;
                 };
-                begin(pair, receiving, sending, &met);
-                (receiving.rx, sending.tx) = (Some(rx), Some(tx));
+                begin(pair, receiving, sending, (&met, offer.kept), (tx, rx));
                 Some(())
             })
         });
@@ -587,10 +584,21 @@ fn may_meet(pair: &Pair, receiving: &Receiving, sending: &Sending) -> bool {
 }
 
 /// The ends have found each other. Under both locks.
-fn begin(pair: &Pair, receiving: &mut Receiving, sending: &mut Sending, met: &Agreement) {
+fn begin(
+    pair: &Pair,
+    receiving: &mut Receiving,
+    sending: &mut Sending,
+    (met, kept): (&Agreement, usize),
+    (mut tx, rx): (RingTx, RingRx),
+) {
     let inbound = receiving.inbound.get_or_insert_with(|| Inbound::new(receiving.moved));
     let outbound = sending.outbound.get_or_insert_with(|| Outbound::new(sending.moved));
+    pair.keep(kept);
+    if let Some(ring) = met.peer_ring() {
+        tx.reach(ring);
+    }
     sdp_remote::begin(outbound, inbound, &pair.shared, met);
+    (receiving.rx, sending.tx) = (Some(rx), Some(tx));
 }
 
 /// Whether the connection may meet: no other process has it, which would read markers as payload.
@@ -656,7 +664,7 @@ pub(super) fn take_new(each: impl Fn(&Conn)) {
 
 /// A dead queue pair whose messages have been read is destroyed, so that another one may come. By
 /// the holder of the device's lock.
-fn bury(host: &mut Host<VerbsFabric, PAIRS>, number: u32, pair: &Pair) {
+fn bury(host: &mut Host<RingFabric, PAIRS>, number: u32, pair: &Pair) {
     let halves = with_both(pair, |conn, receiving, sending| {
         let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
         if !pair.shared.is_link_dead() || !inbound.may_destroy() {
@@ -708,7 +716,7 @@ fn attempt(number: u32, pair: &Pair, tuple: &Tuple) -> Result<(), Reason> {
 
 /// The same on the device of a place.
 fn attempt_on(
-    host: &mut Host<VerbsFabric, PAIRS>,
+    host: &mut Host<RingFabric, PAIRS>,
     at: usize,
     number: u32,
     pair: &Pair,
@@ -727,10 +735,7 @@ fn attempt_on(
     // SAFETY: the device's lock is ours.
     let attempt = unsafe { pair.attempt() };
     attempt.place = at;
-    let has_begun = match host.fabric().promise() {
-        Some(promise) => begin_attempt(host, number, pair, tuple, promise),
-        None => false,
-    };
+    let has_begun = begin_attempt(host, number, pair, tuple);
     pair.is_out.store(has_begun, Ordering::Relaxed);
     if has_begun {
         pace::has_looked(true);
@@ -741,11 +746,10 @@ fn attempt_on(
 
 /// Asks for a queue pair, or listens for requests. False: that was not possible.
 fn begin_attempt(
-    host: &mut Host<VerbsFabric, PAIRS>,
+    host: &mut Host<RingFabric, PAIRS>,
     number: u32,
     pair: &Pair,
     tuple: &Tuple,
-    promise: u32,
 ) -> bool {
     // SAFETY: the device's lock is the caller's.
     let attempt = unsafe { pair.attempt() };
@@ -753,12 +757,15 @@ fn begin_attempt(
     if role == Role::Connector {
         return host.listen(number, address(&tuple.local, tuple.interface)).is_ok();
     }
+    // SAFETY: memory that is never given back.
+    let Ok(offer) = (unsafe { host.fabric().offer(pair.memory()) }) else { return false };
+    attempt.kept = offer.kept;
     let request = with_both(pair, |_, receiving, sending| {
         if !may_meet(pair, receiving, sending) {
             return None;
         }
         let identity = pair::identity(role, tuple, receiving, sending);
-        attempt.meeting.ask(&identity, &local(promise), nonce()?).ok()
+        attempt.meeting.ask(&identity, &local(&offer), nonce()?).ok()
     });
     let at = address(&tuple.remote, tuple.interface);
     request.is_some_and(|request| host.ask(number, at, request).is_ok())

@@ -219,7 +219,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, len: usize) -> Option<usize
         let got = pair.receiving_quickly(conn, takes)??;
         let is_settled = |sending: &mut Sending, _: &mut [u8]| {
             let outbound = sending.outbound.as_ref();
-            outbound.is_some_and(|outbound| outbound.is_settled(&pair.shared))
+            outbound.is_some_and(|outbound| outbound.is_settled(sending.tx.as_ref(), &pair.shared))
         };
         (got, pair.sending_quickly(conn, is_settled) == Some(true))
     };

@@ -25,7 +25,7 @@ mod step;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
-use sdp_fabric_verbs::endpoint::VerbsRx;
+use sdp_fabric_verbs::endpoint::RingRx;
 use sdp_rdma::fabric::{QpError, ReceiveQueue, Received, Scatter};
 use sdp_remote::Outbound;
 use sdp_shm::family::Row;
@@ -482,7 +482,7 @@ pub(super) fn child() {
 
 /// Receive buffers of the parent, of which a child reads the messages that it had taken by the
 /// fork.
-pub(super) struct Copied<'a>(pub(super) &'a VerbsRx);
+pub(super) struct Copied<'a>(pub(super) &'a RingRx);
 
 impl ReceiveQueue for Copied<'_> {
     fn posted(&self) -> u16 {

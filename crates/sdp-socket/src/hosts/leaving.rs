@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use sdp_fabric_verbs::endpoint::VerbsRx;
+use sdp_fabric_verbs::endpoint::{RingRx, RingTx};
 use sdp_remote::{
     Inbound, LeaveError, Leaving, Outbound, ReceiveContext, RecvError, SendError, Wait,
 };
@@ -339,7 +339,7 @@ pub(super) fn copy_may_leave(conn: &Conn, pair: &Pair, fd: c_int) -> bool {
                 let mut receiving =
                     ReceiveContext { rx: None, carrier: &mut *io.carrier, shared: io.shared };
                 // What either finds wrong the call finds, too.
-                let _ = inbound.look::<VerbsRx, _>(&mut receiving);
+                let _ = inbound.look::<RingRx, _>(&mut receiving);
                 let _ = outbound.flush(&mut io);
                 Some(())
             })
@@ -539,7 +539,8 @@ pub(super) fn is_held(conn: &Conn, pair: &Pair) -> bool {
 pub(super) fn answer_leave(conn: &Conn, pair: &Pair) {
     let Some(fd) = conn::number_of(conn) else { return };
     pair.try_sending(conn, |Sending { outbound, .. }, ring| {
-        let is_due = |half: &&mut Outbound| half.is_due(&pair.shared) && !pair.is_plain();
+        let is_due =
+            |half: &&mut Outbound| half.is_due(None::<&RingTx>, &pair.shared) && !pair.is_plain();
         let Some(outbound) = outbound.as_mut().filter(is_due) else {
             return;
         };
@@ -557,7 +558,7 @@ pub(super) fn foresee_return(
     conn: &Conn,
     pair: &Pair,
     inbound: &mut Inbound,
-    io: &mut ReceiveContext<'_, VerbsRx, Socket<'_>>,
+    io: &mut ReceiveContext<'_, RingRx, Socket<'_>>,
 ) {
     pair.try_sending(conn, |sending, ring| foresee(pair, sending, inbound, io, ring));
 }
@@ -567,7 +568,7 @@ fn foresee(
     pair: &Pair,
     sending: &mut Sending,
     inbound: &mut Inbound,
-    io: &mut ReceiveContext<'_, VerbsRx, Socket<'_>>,
+    io: &mut ReceiveContext<'_, RingRx, Socket<'_>>,
     ring: &mut [u8],
 ) -> Option<bool> {
     let outbound = sending.outbound.as_mut().filter(|_| !pair.is_plain())?;

@@ -79,6 +79,8 @@ use show::{count, count_messages, note_arrival, note_lane, show_credits};
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
 const CUT_SLEEP_NS: u64 = 10_000_000;
+/// How long a sender that may not wait looks for credit.
+const CREDIT_LOOK_NS: u64 = 20_000;
 /// How long a close waits for the kernel to take messages that are not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
 
@@ -188,6 +190,7 @@ fn send_behind(
     let is_whole = done == 0;
     let mut deadline: Option<Option<u64>> = None;
     let mut held_until = None;
+    let mut has_looked = false;
     loop {
         if conn.has(Limits::Hostile) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
@@ -203,7 +206,7 @@ fn send_behind(
         }
         // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-        let sent = send_once(conn, pair, vector, done, flags, may_wait);
+        let sent = send_once(conn, pair, vector, done, flags, || !has_looked || may_wait());
         if sent.is_err() || !is_settled(conn, pair) {
             look_around(conn);
         }
@@ -239,6 +242,11 @@ fn send_behind(
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !may_wait() {
+            if matches!(blocked, Wait::Credit { .. }) && !has_looked {
+                look_for_credit(conn);
+                has_looked = true;
+                continue;
+            }
             // No event could tell the program of the RETURN that ends this, and it is on its way.
             if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
@@ -684,10 +692,19 @@ fn gather(conn: &Conn) -> bool {
     if take_arrived(conn, pair) {
         return true;
     }
-    pair.sending(conn, |Sending { outbound, .. }, _| {
-        outbound.as_ref().is_some_and(|outbound| outbound.is_due(&pair.shared))
+    pair.sending(conn, |Sending { outbound, tx, .. }, _| {
+        outbound.as_ref().is_some_and(|outbound| outbound.is_due(tx.as_ref(), &pair.shared))
     })
     .unwrap_or(false)
+}
+
+/// Looks for credit for a moment, for a sender that may not wait.
+#[cold]
+fn look_for_credit(conn: &Conn) {
+    let end = monotonic_ns() + CREDIT_LOOK_NS;
+    while !gather(conn) && monotonic_ns() < end {
+        device::drain();
+    }
 }
 
 /// Whether a call that has moved payload may leave [`look_around`] to a later one.
@@ -695,8 +712,10 @@ fn is_settled(conn: &Conn, pair: &Pair) -> bool {
     pair.shared.is_up()
         && !pair.is_plain()
         && crate::wake::strangers::has_device()
-        && pair.sending(conn, |Sending { outbound, .. }, _| {
-            outbound.as_ref().is_some_and(|outbound| outbound.is_settled(&pair.shared))
+        && pair.sending(conn, |Sending { outbound, tx, .. }, _| {
+            let is_settled =
+                |half: &sdp_remote::Outbound| half.is_settled(tx.as_ref(), &pair.shared);
+            outbound.as_ref().is_some_and(is_settled)
         }) == Some(true)
 }
 

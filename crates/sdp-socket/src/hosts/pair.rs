@@ -11,7 +11,7 @@ use core::{
 };
 
 use sdp_fabric_shm::identity::Tuple;
-use sdp_fabric_verbs::endpoint::{VerbsRx, VerbsTx};
+use sdp_fabric_verbs::endpoint::{RingRx, RingTx};
 use sdp_remote::{Identity, Inbound, Meeting, Outbound, Prefix, Role, SendContext, Shared};
 use sdp_sys::{memory::Zeros, section, time::monotonic_ns};
 
@@ -54,9 +54,9 @@ pub(super) struct Receiving {
     /// From the first meeting on.
     pub(super) inbound: Option<Inbound>,
     /// The queue pair's half.
-    pub(super) rx: Option<VerbsRx>,
+    pub(super) rx: Option<RingRx>,
     /// The parent's, in a fork child: for reading messages that had arrived ([`super::forked`]).
-    pub(super) copied: Option<ManuallyDrop<VerbsRx>>,
+    pub(super) copied: Option<ManuallyDrop<RingRx>>,
     /// Since when the carrier has ended while the stream was on SDP, in nanoseconds; 0: it has not.
     pub(super) cut_ns: u64,
     pub(super) shown: Shown,
@@ -71,7 +71,7 @@ pub(super) struct Sending {
     /// From the first meeting on.
     pub(super) outbound: Option<Outbound>,
     /// The queue pair's half.
-    pub(super) tx: Option<VerbsTx>,
+    pub(super) tx: Option<RingTx>,
     /// In the place of the ring, while more goes back to the other end, or comes back from it, than that has room for.
     pub(super) longer: Option<Zeros>,
 }
@@ -81,6 +81,8 @@ pub(super) struct Attempt {
     /// How far this one is, and the place of its device.
     pub(super) meeting: Meeting,
     pub(super) place: usize,
+    /// Bytes of the connection's ring that the queue pair that is asked for can send from.
+    pub(super) kept: usize,
     /// How many came to nothing since the last meeting, and whether the other end's library answered one.
     pub(super) tries: u32,
     pub(super) has_answered: bool,
@@ -145,6 +147,8 @@ pub(super) struct Pair {
     receiving: UnsafeCell<Receiving>,
     sending: UnsafeCell<Sending>,
     attempt: UnsafeCell<Attempt>,
+    /// Bytes of the ring that are used: as many as its queue pair can send from.
+    kept: AtomicU32,
     ring: UnsafeCell<[u8; RING]>,
 }
 
@@ -214,6 +218,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         let attempt = Attempt {
             meeting: Meeting::new(role),
             place: 0,
+            kept: 0,
             tries: 0,
             has_answered: false,
             met_ns: 0,
@@ -237,6 +242,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         for flag in flags {
             flag.store(false, Ordering::Relaxed);
         }
+        pair.kept.store(RING as u32, Ordering::Relaxed);
         pair.handing.store(0, Ordering::Relaxed);
         pair.later.store(0, Ordering::Relaxed);
         pair.leave_by.store(0, Ordering::Relaxed);
@@ -324,6 +330,7 @@ impl Pair {
         if !self.is_of(conn) {
             return None;
         }
+        let ring = ring.get_mut(..self.kept.load(Ordering::Relaxed) as usize)?;
         let mut longer = sending.longer.take();
         let done = body(sending, longer.as_deref_mut().unwrap_or(ring));
         // Not in a place that `body` has given up, or of a stream that others go on with: nothing would end the mapping.
@@ -381,6 +388,16 @@ impl Pair {
         self.locks.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
+    /// Address and length of the memory that its queue pairs send from. It is never given back.
+    pub(super) fn memory(&self) -> (u64, usize) {
+        (self.ring.get() as u64, RING)
+    }
+
+    /// The ring has so many bytes from here on. Under both locks, and nothing is kept.
+    pub(super) fn keep(&self, bytes: usize) {
+        self.kept.store(bytes.min(RING) as u32, Ordering::Relaxed);
+    }
+
     /// Whether the carrier is plain TCP, for good.
     pub(super) fn is_plain(&self) -> bool {
         self.is_plain.load(Ordering::Acquire)
@@ -394,10 +411,10 @@ impl Pair {
     /// The parts with which a call on the sending half works. Its lock is the caller's.
     pub(super) fn context<'a, 'conn>(
         &'a self,
-        tx: Option<&'a mut VerbsTx>,
+        tx: Option<&'a mut RingTx>,
         carrier: &'a mut Socket<'conn>,
         ring: &'a mut [u8],
-    ) -> SendContext<'a, VerbsTx, Socket<'conn>> {
+    ) -> SendContext<'a, RingTx, Socket<'conn>> {
         SendContext { tx, carrier, ring, shared: &self.shared, now: monotonic_ns() }
     }
 
@@ -578,7 +595,7 @@ impl Pair {
     }
 
     /// The place cannot be found any more; the halves of its queue pair. [`Pair::release`] follows.
-    pub(super) fn retire(&self, conn: &Conn) -> Option<(Option<VerbsTx>, Option<VerbsRx>)> {
+    pub(super) fn retire(&self, conn: &Conn) -> Option<(Option<RingTx>, Option<RingRx>)> {
         self.receiving(conn, |receiving| {
             self.sending(conn, |sending, _| {
                 self.owner.store(NOBODY, Ordering::Release);

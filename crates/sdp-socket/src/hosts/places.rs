@@ -11,7 +11,7 @@ use core::{
 
 use sdp_fabric_shm::identity::Tuple;
 use sdp_fabric_verbs::{
-    budget::CONNECTIONS_MAX, endpoint::Core, fabric::VerbsFabric, numbers::Numbers,
+    budget::CONNECTIONS_MAX, endpoint::Core, fabric::RingFabric, numbers::Numbers,
     pool::Shared as Owned,
 };
 use sdp_remote::Host;
@@ -40,7 +40,7 @@ const REFUSED: u32 = 2;
 const GONE: u32 = 3;
 
 pub(super) struct Device {
-    pub(super) host: Host<VerbsFabric, PAIRS>,
+    pub(super) host: Host<RingFabric, PAIRS>,
     pub(super) core: Owned<Core>,
     pub(super) numbers: Numbers,
     /// Its name, zero padded, and its port's number.

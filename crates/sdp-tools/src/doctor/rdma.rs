@@ -130,15 +130,14 @@ impl Doctor {
         }
     }
 
-    /// Whether connections share a receive queue, where the device could be asked.
+    /// Whether the device has shared receive queues, where it could be asked.
     fn receives(&mut self, device: &devices::Device) {
         let name = &device.name;
         match (device.shared_receive_queue, &device.unknown) {
             (Some(true), _) => self.ok("srq", format!("{name} has shared receive queues")),
-            (Some(false), _) => self.ok(
-                "srq",
-                format!("{name} has no shared receive queue: each connection has one of its own"),
-            ),
+            (Some(false), _) => {
+                self.ok("srq", format!("{name} has no shared receive queue; none is needed"))
+            }
             (None, Some(why)) => self.add(
                 "srq",
                 Grade::Note,
