@@ -27,7 +27,7 @@ pub const LEAST_LIMIT: u64 = 1 << 20;
 /// Messages that the peer of a ring may send before it hears of room for more: receives that are
 /// always posted.
 pub const RING_MESSAGES: u32 = 64;
-/// Receives of a ring's queue pair: so many more make up for those that are posted again as a list.
+/// Receives of a ring's queue pair: this number more makes up for receives that are posted again as a list.
 pub const RING_RECEIVES: u32 = RING_MESSAGES + 8;
 /// Sizes of a ring and of the bytes kept beside it, largest first.
 const RINGS: [(u32, u32); 5] = [

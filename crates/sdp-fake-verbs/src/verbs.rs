@@ -565,7 +565,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c
 }
 
 /// # Safety
-/// A list of requests of one piece each, or none, and a place for the one that failed.
+/// A list of requests of one piece each, or none, and a place for the request that failed.
 unsafe fn post_receive(
     request: *mut abi::RecvWr,
     bad: *mut *mut abi::RecvWr,

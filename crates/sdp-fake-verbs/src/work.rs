@@ -215,7 +215,7 @@ pub(crate) unsafe fn post_send(
     let mut pieces = Pieces { list: [abi::Sge::default(); PIECES], count };
     if !request.sg_list.is_null() {
         for (at, piece) in pieces.list.iter_mut().take(count).enumerate() {
-            // SAFETY: the caller's: so many pieces.
+            // SAFETY: the caller's: this number of pieces.
             *piece = unsafe { request.sg_list.add(at).read() };
         }
     }

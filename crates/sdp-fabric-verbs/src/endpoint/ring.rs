@@ -7,7 +7,7 @@
 //! in units of 16 bytes modulo 2^31, and in its first bit whether the record crosses the end.
 //!
 //! There are two credits. *Messages*: receives that are posted, of which the protocol tells the
-//! peer. *Bytes*: the ring's, less those that were written and not freed; of these the last
+//! peer. *Bytes*: the ring's, less the bytes that were written and not freed; of these the last
 //! [`CONTROL_ROOM`] are for control messages. A receive is posted again, in lists, when its message
 //! was reported, whether it is read or not.
 //!
@@ -59,7 +59,7 @@ pub(crate) const PIECES: usize = 3;
 const _: () = assert!(LIST as usize <= RECEIVES_MOST && LIST >= 1);
 const _: () = assert!(RING_RECEIVES as usize <= INBOX);
 
-/// The longest message into a ring of so many bytes: a quarter of it behind a header. A peer that has
+/// The longest message into a ring of this number of bytes: a quarter of it behind a header. A peer that has
 /// read everything has told of three quarters at least.
 pub const fn longest(ring: u32) -> u32 {
     let payload = if ring / 4 < PAYLOAD_MOST { ring / 4 } else { PAYLOAD_MOST };
@@ -262,7 +262,7 @@ impl RingTx {
         all.saturating_sub(used).saturating_sub(kept)
     }
 
-    /// Whether a message of so many bytes may be posted now.
+    /// Whether a message of this number of bytes may be posted now.
     #[inline]
     fn admit(&mut self, len: usize, is_control: bool) -> Result<(), PostError> {
         if let Some(error) = self.0.conn().error() {
@@ -281,7 +281,7 @@ impl RingTx {
                 return Err(PostError::Full);
             }
         }
-        // One that crosses the end takes two.
+        // A message that crosses the end takes two.
         let kept_free = if is_control { 1 } else { 1 + RESERVE };
         self.0.settle();
         if self.0.free_entries() <= kept_free {
@@ -312,7 +312,7 @@ impl RingTx {
             conn.end_turn();
             return Err(PostError::Failed(conn.error().unwrap_or(QpError::Disconnected)));
         };
-        // Before it: one who sees both knows what the last message says.
+        // Before it: a thread that sees both knows what the last message says.
         conn.sent.fetch_add(1, Ordering::AcqRel);
         let freed = rings.freed.load(Ordering::Acquire);
         let written = rings.written.load(Ordering::Relaxed);

@@ -139,7 +139,7 @@ impl VerbsFabric {
         let slots = slow.slots.iter().filter(|slot| slot.stage != Stage::Free);
         let lanes = slots.map(|slot| slot.lane.as_ref().map_or(0, Lane::pinned));
         let (used, pinned) = lanes.fold((0, 0), |(used, all), one| (used + 1, all + one));
-        // The one that has a place already is not one more.
+        // A record that has a place already is not one more.
         let used = if has_place { used - 1 } else { used };
         let (size, room) = rings.sizes(used, pinned).ok_or(Error::Full)?;
         let room = room.min(u32::try_from(kept.1).unwrap_or(u32::MAX));

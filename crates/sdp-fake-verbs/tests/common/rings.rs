@@ -199,7 +199,7 @@ impl KeptTx {
     fn reach_peer(&mut self) {
         if let Some((_, offers)) = self.other.as_ref() {
             let offers = offers.lock().expect("no test goes on after a panic");
-            // One that has not heard of its acceptance has asked last.
+            // An end that has not heard of its acceptance has asked last.
             let is_its = |id: Id| self.peer().is_none_or(|index| id.index() == index);
             if let Some((.., ring)) = offers.iter().rev().find(|(id, ..)| is_its(*id)) {
                 self.tx.reach(*ring);

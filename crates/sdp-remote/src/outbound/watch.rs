@@ -11,7 +11,7 @@ use sdp_rdma::{
 use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait};
 use crate::Shared;
 
-/// So long a sender waits for a peer that makes no room before its bytes go by the carrier. One that
+/// How long a sender waits for a peer that makes no room before its bytes go by the carrier. One that
 /// takes messages, however slowly, is waited for.
 const PATIENCE_NS: u64 = 20_000_000;
 /// Names the request that asks whether the road is there still.

@@ -393,7 +393,7 @@ impl Pair {
         (self.ring.get() as u64, RING)
     }
 
-    /// The ring has so many bytes from here on. Under both locks, and nothing is kept.
+    /// The ring has this number of bytes from here on. Under both locks, and nothing is kept.
     pub(super) fn keep(&self, bytes: usize) {
         self.kept.store(bytes.min(RING) as u32, Ordering::Relaxed);
     }
