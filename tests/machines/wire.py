@@ -38,8 +38,8 @@ done
 SEGMENT = 1500
 # So often a test is played whose lanes were lost.
 PLAYS = 3
-# What a half that leaves its queue pair may send a second time: all that the peer has not acknowledged.
-RESUMED = 65_536 + SLACK
+# What a half that leaves its queue pair may send a second time: all that the peer has not acknowledged, which is kept.
+RESUMED = 131_072 + SLACK
 
 
 class LanesLost(AssertionError):
