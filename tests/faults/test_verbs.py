@@ -340,7 +340,7 @@ def test_what_a_ping_lacks(hosts, answering):
     """Nobody at the port, no such host, a road that is cut, no device: each is told apart, with what to do there."""
     nobody = "nobody listens at port 9", f"sdp doctor --answer {ADDRESSES[0]}"
     nowhere = "by RDMA", "--answer 10.9.0.77"
-    for peer, (what, advice) in ((f"{ADDRESSES[0]}:9", nobody), ("10.9.0.77", nowhere), ("10.9.0.1:99999", ("99999", ""))):
+    for peer, (what, advice) in ((f"{ADDRESSES[0]}:9", nobody), ("10.9.0.77", nowhere)):
         code, (ping,) = answering(peer)
         assert code == 1 and ping["grade"] == "stop" and what in ping["what"] and advice in ping["advice"], ping
     hosts.network("road", "cut")

@@ -3,7 +3,7 @@
     killed.py serve PORT ENOUGH
     killed.py send ADDRESS PORT SIZE ACCEPTED
 
-The sender asks for 40 answers, so that the ends may meet, and then sends pieces of SIZE bytes for ever;
+The sender asks for 200 answers, so that the ends may meet, and then sends pieces of SIZE bytes for ever;
 how many bytes its calls have taken stands in the file ACCEPTED. The reader makes the file ENOUGH when
 it has 300 000 bytes, and goes on to the end of the stream. Of each connection it prints how many bytes
 it got and the error behind them (0: none). They are the first ones of the stream, or it fails.
@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 
-ROUNDS, ROUND = 40, 64
+ROUNDS, ROUND = 200, 64
 ENOUGH = 300_000
 STREAM = random.Random(25).randbytes(1 << 20)
 
