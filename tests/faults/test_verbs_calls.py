@@ -15,6 +15,8 @@ __all__ = ["built", "hosts", "pytestmark"]
 PROGRAM = Path(__file__).resolve().parent / "programs" / "told.py"
 MEETS = PROGRAM.with_name("meets_asleep.py")
 CLOSING = PROGRAM.with_name("last_answer.py")
+FOR_ROOM = PROGRAM.with_name("for_room.py")
+REQUESTS, MUCH = 300, 8 << 20
 CLOSES = 100
 CALLS = [
     "recv recv poll send send",
@@ -86,3 +88,34 @@ def test_a_client_that_closes_behind_the_last_answer(hosts):
     for name in ("server", "client"):
         report = json.loads((hosts.path / f"{name}.json").read_text())
         assert report["fabrics"]["verbs"] > CLOSES // 2 and by_sdp(report) > CLOSES, report
+
+
+def pushed(hosts, how, count, pause_s=0):
+    """What the sender says, and its report."""
+    server = hosts.start(0, "server", "serve", PORT, REQUESTS, count, pause_s, program=FOR_ROOM)
+    hosts.listens()
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, REQUESTS, count, how, program=FOR_ROOM)
+    out, failed = client.communicate(timeout=LIMIT_S)
+    assert (client.returncode, failed) == (0, "")
+    assert (server.wait(LIMIT_S), server.stderr.read()) == (0, "")
+    return json.loads(out), json.loads((hosts.path / "client.json").read_text())
+
+
+@pytest.mark.parametrize("how", ["poll", "select", "level", "edge", "asyncio"])
+def test_a_sender_that_never_blocks_is_told_of_room(hosts, how):
+    """It gets EAGAIN where the ring at the other end is full, and its bytes do not go by TCP for that."""
+    counts, report = pushed(hosts, how, MUCH, pause_s=0.002)
+    # Only if the reader stood still for 20 ms.
+    assert report["demotions"].get("credit", 0) <= 2, json.dumps(report)
+    assert report["bytes"]["sdp_sent"] > MUCH // 2, report
+    if counts:
+        # A wait that is over finds room: no loop between both.
+        assert 0 < counts["refused"] == counts["woken"] - 1 <= 2 * MUCH // (64 * 1024), (counts, report)
+
+
+@pytest.mark.parametrize("how", ["level", "edge", "oneshot"])
+def test_a_sender_that_never_blocks_and_a_reader_that_rests(hosts, how):
+    """Bytes of a reader that takes none go by TCP, as far as the kernel takes them."""
+    counts, report = pushed(hosts, how, MUCH, pause_s=0.1)
+    assert report["bytes"]["sdp_sent"] > 0, report
+    assert counts["refused"] < 1000, (counts, report)

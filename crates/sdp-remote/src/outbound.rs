@@ -529,10 +529,7 @@ impl Outbound {
             && self.producer.link() == Link::Up
             && self.source.late_update(ack).is_ok();
         let late = is_late.then(|| self.late_at());
-        Ok(match (watch, late) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        })
+        Ok([watch, late, self.starves_until(io.now)].into_iter().flatten().min())
     }
 
     /// Payload goes to the kernel from here on: messages that are not acknowledged are written

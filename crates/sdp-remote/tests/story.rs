@@ -330,6 +330,52 @@ fn without_credit_bytes_spill_to_the_carrier() {
     settle(&mut pair);
 }
 
+/// An end that closes says what it has taken, and does not send again what it was told of.
+#[test]
+fn the_end_of_a_direction_sends_nothing_again_that_was_taken() {
+    let mut pair = Pair::new(1, options());
+    pair.meet();
+    let now = pair.world.now_ns();
+    assert_eq!(pair.acceptor.send(500, now), Ok(500));
+    pair.world.run();
+    assert_eq!(pair.connector.recv(1000, false), Ok(500));
+    let now = pair.world.now_ns();
+    pair.connector.finish(now).expect("an end");
+    pair.world.run();
+    pair.acceptor.gather();
+    let now = pair.world.now_ns();
+    pair.acceptor.finish(now).expect("an end");
+    assert!(!pair.acceptor.outbound.is_on_sdp());
+    assert_eq!(pair.connector.recv(1000, false), Err(RecvError::WouldBlock));
+    let counts = pair.connector.inbound.counts();
+    assert_eq!((counts.bytes, counts.carrier_bytes, counts.skipped), (500, 0, 0));
+}
+
+/// A sender that was refused goes on when the peer has made room, or has made none for too long.
+#[test]
+fn a_sender_that_was_refused_goes_on_when_there_is_room() {
+    let mut pair = Pair::new(1, options());
+    pair.meet();
+    let now = pair.world.now_ns();
+    let refused = loop {
+        match pair.acceptor.send(700, now) {
+            Ok(_) => {}
+            Err(refused) => break refused,
+        }
+    };
+    let SendError::Wait(Wait::Credit { until }) = refused else { panic!("{refused:?}") };
+    assert!(!pair.acceptor.may_go_on(now) && !pair.acceptor.may_go_on(until - 1));
+    assert!(pair.acceptor.may_go_on(until));
+    pair.world.run();
+    while pair.connector.recv(1000, false).is_ok() {}
+    let _ = pair.connector.tend(now);
+    pair.world.run();
+    pair.acceptor.gather();
+    assert!(pair.acceptor.may_go_on(now));
+    assert_eq!(pair.acceptor.send(700, now), Ok(700));
+    assert_eq!(pair.acceptor.outbound.counts().spills, 0);
+}
+
 #[test]
 fn posted_work_that_never_completes_is_resumed_after_300_ms() {
     let mut pair = Pair::new(4, options());

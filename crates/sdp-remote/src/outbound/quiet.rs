@@ -49,6 +49,32 @@ impl Outbound {
         self.closes = true;
     }
 
+    /// The end of this direction: payload that is not acknowledged goes to the kernel, and the peer is told what
+    /// this end has taken, so that it need not send that again. `Ok`: nothing is left.
+    ///
+    /// # Errors
+    /// As [`Outbound::flush`].
+    pub fn finish<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> Result<(), SendError> {
+        self.catch_up(io)?;
+        self.acknowledge(io);
+        self.to_kernel();
+        self.flush(io)
+    }
+
+    /// Tells the peer what this end has taken, if it does not know that.
+    fn acknowledge<T: SendQueue, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) {
+        if !self.is_up(io.shared) || self.producer.link() != Link::Up {
+            return;
+        }
+        let Some(tx) = io.tx.as_deref_mut() else { return };
+        if let Ok(update) = self.source.last_acknowledgement(io.shared.ack()) {
+            self.post_empty(tx, &update, io.carrier, (io.shared, io.now));
+        }
+    }
+
     /// True if the peer may write something of the queue pair to the carrier at any moment: in the
     /// middle of a meeting, and where the queue pair has died without a word of the peer.
     pub fn may_be_spoken_to(&self, shared: &Shared) -> bool {

@@ -1,7 +1,7 @@
 //! The sending half's knowledge of its posted messages: completions, and probes behind messages
 //! that ask for none.
 
-use sdp_guard::producer::Link;
+use sdp_guard::producer::{Lane, Link};
 use sdp_rdma::{
     fabric::{PostError, SendQueue},
     key::{Lkey, LocalSlice, RemoteSlice, Rkey},
@@ -9,11 +9,11 @@ use sdp_rdma::{
 };
 
 use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait};
-use crate::Shared;
+use crate::{Carrier, Shared};
 
 /// How long a sender waits for a peer that makes no room before its bytes go by the carrier. One that
 /// takes messages, however slowly, is waited for.
-const PATIENCE_NS: u64 = 20_000_000;
+const CREDIT_WAIT_NS: u64 = 20_000_000;
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
 
@@ -23,19 +23,41 @@ impl Outbound {
         &mut self,
         io: &SendContext<'_, T, C>,
     ) -> Result<(), SendError> {
-        let now = io.now;
-        let told = (self.learnt, io.tx.as_deref().map_or(0, SendQueue::progress));
-        if self.starved_at != told {
-            (self.starved_since, self.starved_at) = (None, told);
-        }
-        let since = *self.starved_since.get_or_insert(now);
-        let until = since.saturating_add(PATIENCE_NS);
-        if now < until {
+        if let Some(until) = self.waits_until(io) {
             return Err(SendError::Wait(Wait::Credit { until }));
         }
         self.counts.spills += 1;
         self.resume();
         Ok(())
+    }
+
+    /// Until when a sender without credit waits for it; `None`: no longer.
+    fn waits_until<T: SendQueue, C>(&mut self, io: &SendContext<'_, T, C>) -> Option<u64> {
+        let told = (self.learnt, io.tx.as_deref().map_or(0, SendQueue::progress));
+        if self.starved_at != told {
+            (self.starved_since, self.starved_at) = (None, told);
+        }
+        let since = *self.starved_since.get_or_insert(io.now);
+        Some(since.saturating_add(CREDIT_WAIT_NS)).filter(|until| io.now < *until)
+    }
+
+    /// When a sender that waits for credit is to be told that it waits no longer, if that is to come.
+    pub(super) fn starves_until(&self, now: u64) -> Option<u64> {
+        let until = self.starved_since?.saturating_add(CREDIT_WAIT_NS);
+        Some(until).filter(|until| self.producer.lane() == Lane::Sdp && now < *until)
+    }
+
+    /// Whether a sender that was told [`Wait::Credit`] is to call [`Outbound::send`] again: there is room for a
+    /// longest message by the queue pair, or its bytes go by the carrier, or it gets an error. Writes nothing to
+    /// the carrier.
+    pub fn may_go_on<T: SendQueue, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) -> bool {
+        if self.catch_up(io).is_err() || self.producer.lane() != Lane::Sdp {
+            return true;
+        }
+        let Some(tx) = io.tx.as_deref() else { return true };
+        let longest = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
+        let wanted = longest.min(self.source.max_payload() as usize).min(io.ring.len() / 4);
+        self.room(io).min(tx.room()) >= wanted || self.waits_until(io).is_none()
     }
 
     /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.

@@ -244,6 +244,22 @@ impl End {
         self.outbound.tend(&mut io)
     }
 
+    pub(crate) fn finish(&mut self, now: u64) -> Result<(), SendError> {
+        let mut io = send_context!(self, now);
+        self.outbound.finish(&mut io)
+    }
+
+    pub(crate) fn may_go_on(&mut self, now: u64) -> bool {
+        let mut io = send_context!(self, now);
+        self.outbound.may_go_on(&mut io)
+    }
+
+    /// Takes messages that have come off the queue pair, and reads nothing.
+    pub(crate) fn gather(&mut self) {
+        let rx = self.rx.as_mut().expect("a queue pair");
+        self.inbound.gather(rx, &self.tcp, &self.shared).expect("an honest peer");
+    }
+
     pub(crate) fn readable(&mut self) -> u64 {
         let mut io =
             ReceiveContext { rx: self.rx.as_mut(), carrier: &mut self.tcp, shared: &self.shared };

@@ -9,13 +9,13 @@ use sdp_stats::{Counter, Direction};
 use sdp_sys::time::monotonic_ns;
 
 use super::{
-    carrier_io::Socket,
+    carrier_io::{NOT_ASKED, Socket},
     device,
     forked::{Use, claim},
     leaving::{answer_leave, foresee_return, take_return},
-    pair::{self, Pair, Receiving},
+    pair::{self, Pair, Receiving, Sending},
     places,
-    show::note_arrival,
+    show::{note_arrival, note_lane},
 };
 use crate::{
     conn::{self, Conn, ConnGuard, Half, Limits, carrier},
@@ -105,6 +105,35 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
     }
     // The place may have gone meanwhile.
     if found.is_none() && pair::of(conn).is_none() { Some(Found::End) } else { found }
+}
+
+/// Whether a sender that got EAGAIN for lack of room would get something away now, or is to be told
+/// of an end. Never waits: what another thread is at counts as an event.
+pub(crate) fn may_send(conn: &Conn) -> bool {
+    let Some((_, pair)) = pair::of(conn) else { return true };
+    if pair.is_dead() || pair.is_plain() || !claim(conn, pair, Use::Look) {
+        return true;
+    }
+    // The peer's words of room come as messages.
+    let gathers = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
+        (Some(inbound), Some(rx)) => {
+            inbound.gather(rx, &Socket::new(conn, NOT_ASKED), &pair.shared).is_ok()
+        }
+        _ => true,
+    };
+    if pair.try_receiving(conn, gathers) == Some(false) {
+        return true; // the peer broke a rule
+    }
+    let may_go_on = |Sending { outbound, tx, .. }: &mut Sending, ring: &mut [u8]| {
+        let Some(outbound) = outbound else { return true };
+        let was_on_sdp = outbound.is_on_sdp();
+        let mut socket = Socket::new(conn, NOT_ASKED);
+        let mut io = pair.context(tx.as_mut(), &mut socket, ring);
+        let may_go_on = outbound.may_go_on(&mut io);
+        note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
+        may_go_on
+    };
+    pair.try_sending(conn, may_go_on).unwrap_or(true)
 }
 
 /// Whether a reader would find something. Another thread that is at it may be taking just that: its end is awaited, for a

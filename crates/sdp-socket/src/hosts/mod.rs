@@ -35,7 +35,7 @@ use crate::{
     },
     datapath::{receive::Wish, send::raise_pipe, wait, wait::Beside},
     process,
-    wake::{call_guard::CallGuard, doorbell, spin::learn_from_sleep},
+    wake::{call_guard::CallGuard, doorbell, interest, spin::learn_from_sleep},
 };
 
 mod awake;
@@ -68,7 +68,7 @@ pub(crate) use forked::{
 use forked::{Use, claim};
 pub(crate) use leaving::{Handed, ask_all, ask_number, hand_back, note_relayed};
 use leaving::{await_return, is_held, is_plain, is_return_lost, return_event, take_return};
-pub(crate) use look::{Found, drain, expect_carrier, finds, look, readable_bytes};
+pub(crate) use look::{Found, drain, expect_carrier, finds, look, may_send, readable_bytes};
 use look::{has_messages, is_cut_for_good, spin};
 pub(crate) use numbers::move_off;
 use pair::{Pair, Receiving, Sending};
@@ -190,7 +190,7 @@ fn send_behind(
     let is_whole = done == 0;
     let mut deadline: Option<Option<u64>> = None;
     let mut held_until = None;
-    let mut has_looked = false;
+    let mut refusal = Refusal::NotYet;
     loop {
         if conn.has(Limits::Hostile) {
             return if done > 0 { Ok(done) } else { Err(Errno::ECONNRESET) };
@@ -206,7 +206,9 @@ fn send_behind(
         }
         // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-        let sent = send_once(conn, pair, vector, done, flags, || !has_looked || may_wait());
+        let sent = send_once(conn, pair, vector, done, flags, || {
+            refusal != Refusal::ByCarrier || may_wait()
+        });
         if sent.is_err() || !is_settled(conn, pair) {
             look_around(conn);
         }
@@ -242,9 +244,7 @@ fn send_behind(
         };
         let partial = |e| if done > 0 { Ok(done) } else { Err(e) };
         if !may_wait() {
-            if matches!(blocked, Wait::Credit { .. }) && !has_looked {
-                look_for_credit(conn);
-                has_looked = true;
+            if matches!(blocked, Wait::Credit { .. }) && refusal.is_looked_again(conn) {
                 continue;
             }
             // No event could tell the program of the RETURN that ends this, and it is on its way.
@@ -286,6 +286,39 @@ fn send_behind(
             wait::Woken::Interrupted => return partial(Errno::EINTR),
             wait::Woken::Closed => return partial(Errno::EBADF),
         }
+    }
+}
+
+/// What a sender that may not wait gets where there is no room.
+#[derive(PartialEq, Eq)]
+enum Refusal {
+    /// It looks for room for a moment first.
+    NotYet,
+    /// EAGAIN: the library tells it of room (R10).
+    Again,
+    /// No event could tell it: its bytes go by the carrier.
+    ByCarrier,
+}
+
+impl Refusal {
+    /// The sender found no room: whether it looks again. If not, it gets EAGAIN.
+    #[cold]
+    fn is_looked_again(&mut self, conn: &Conn) -> bool {
+        if *self != Self::NotYet {
+            interest::sender_waits(conn);
+            return false;
+        }
+        look_for_credit(conn);
+        // Not under the lock of a half (L11).
+        *self = match interest::can_wait_for_room(conn) {
+            true => Self::Again,
+            false => Self::ByCarrier,
+        };
+        if *self == Self::Again {
+            // Before the last look: a wait behind it looks for room again.
+            conn.set(Waiters::WantRoom);
+        }
+        true
     }
 }
 
@@ -752,19 +785,21 @@ pub(crate) fn finish(conn: &Conn, fd: c_int, closes: bool) -> bool {
     let mut held_until = None;
     let mut is_widened = false;
     loop {
+        // What the peer has acknowledged is not sent again.
+        device::drain();
+        take_arrived(conn, pair);
         let flushed = pair.sending_for(conn, Use::Call, |Sending { outbound, tx, .. }, ring| {
             if pair.is_plain() {
                 return Some(Ok(()));
             }
             let outbound = outbound.as_mut()?;
-            // The end of a direction, by the carrier: it does not count as a demotion.
-            outbound.to_kernel();
             if closes {
                 outbound.close();
             }
             let mut socket = Socket::new(conn, fd);
             let mut io = pair.context(tx.as_mut(), &mut socket, ring);
-            Some(outbound.flush(&mut io))
+            // The end of a direction, by the carrier: it does not count as a demotion.
+            Some(outbound.finish(&mut io))
         });
         match flushed.flatten() {
             // The kernel's part of a close does not wait for a reader, and this one not for long.

@@ -4,5 +4,7 @@
 
 pub(crate) mod epoll;
 mod poll;
+mod room;
 
 pub(crate) use poll::*;
+pub(crate) use room::{sender_may_go_on, sender_may_go_on_or_arm};

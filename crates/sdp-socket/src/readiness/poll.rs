@@ -525,7 +525,7 @@ fn waits_for_room(entry: &pollfd, hides: bool) -> Option<&'static Conn> {
             return false;
         }
         let waits = conn.has(Waiters::WantRoom)
-            || (hides && interest::can_be_rung(conn) && !wait::sender_may_go_on(conn));
+            || (hides && interest::can_be_rung(conn) && !super::sender_may_go_on(conn));
         conn.release(Half::Send);
         waits
     })
@@ -550,7 +550,7 @@ fn ring_ready(fds: &[pollfd], hides: bool, are_guarded_looked_at: bool) -> usize
             if let Some(conn) = waits_for_room(entry, hides)
                 && conn.acquire_live(Half::Send)
             {
-                let roomy = wait::sender_may_go_on_or_arm(conn);
+                let roomy = super::sender_may_go_on_or_arm(conn);
                 conn.release(Half::Send);
                 if roomy {
                     return true;
@@ -681,11 +681,11 @@ fn sleep(
 fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
     if waits_for_room(entry, hides).is_some() {
         let is_over = entry.revents & (libc::POLLRDHUP | OVER) != 0;
-        let is_news = is_over && !conn.has(Limits::PeerGone);
+        let is_news = is_over && !conn.has(Limits::PeerGone) && !hosts::is_guarded(conn);
         if is_news {
             conn.set(Limits::PeerGone); // E4: the carrier takes what is sent from here on
         }
-        if is_news || wait::sender_may_go_on_or_arm(conn) {
+        if is_news || super::sender_may_go_on_or_arm(conn) {
             interest::room_granted(conn);
             entry.revents |= entry.events & WRITE_KIND;
         } else {

@@ -352,6 +352,18 @@ impl Source {
     }
 
     #[inline]
+    /// An empty Data message that acknowledges, before the connection ends, what the peer was not told of yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Hold::NothingToSend`] if it was told of all; else why the message has to wait.
+    pub fn last_acknowledgement(&self, ack: Ack) -> Result<Outgoing, Hold> {
+        if ack.mseq_ack == self.sent_ack.mseq_ack {
+            return Err(Hold::NothingToSend);
+        }
+        self.control(ack, Body::Data)
+    }
+
     fn update(&self, ack: Ack, due: Due) -> Result<Outgoing, Hold> {
         if self.credits == Credits::Implicit || update_due(ack, self.sent_ack) != due {
             return Err(Hold::NothingToSend);

@@ -34,7 +34,6 @@ use sdp_sys::{errno::Errno, sys};
 
 use crate::{
     conn::{self, Waiters, publish},
-    datapath::wait as sleeping,
     migration::{handover, unseen},
     process::{
         self,
@@ -147,7 +146,7 @@ pub(crate) unsafe fn control(
         && wanted.events & (ET | ONESHOT) != ET
         && wanted.events & EXCLUSIVE == 0
         && conn.has(Waiters::WantRoom)
-        && !sleeping::sender_may_go_on(conn);
+        && !super::sender_may_go_on(conn);
     let mut m = mirror::locked()?;
     let mut passed =
         epoll_event { events: wanted.events & !if strips { OUT } else { 0 }, ..wanted };

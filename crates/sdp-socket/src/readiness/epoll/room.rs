@@ -4,6 +4,7 @@
 use crate::{
     conn::{self, Conn, Limits, Waiters, carrier},
     datapath::wait,
+    hosts,
     process::table::{self, Entry},
     wake::{
         arming,
@@ -57,7 +58,8 @@ impl Mirror {
 /// registered by; the table is walked only where that names something else by now. True: it has gone, and that is
 /// news, which the sender must find out about (it asks the reader's kernel).
 pub(super) fn note_end(conn: &Conn, index: u32, fd: i32) -> bool {
-    if conn.has(Limits::PeerGone) {
+    // Between hosts the end of the queue pair tells, or time.
+    if conn.has(Limits::PeerGone) || hosts::is_guarded(conn) {
         return false;
     }
     let fd =

@@ -464,7 +464,10 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
     }
     let is_edge = reg.events & ET != 0;
     let mut events = 0;
-    if reg.events & OUT != 0 && conn.has(Waiters::WantRoom) && wait::sender_may_go_on_or_arm(conn) {
+    if reg.events & OUT != 0
+        && conn.has(Waiters::WantRoom)
+        && readiness::sender_may_go_on_or_arm(conn)
+    {
         m.grant_room(conn, at);
         events |= OUT;
     }
@@ -820,7 +823,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
     if events & OUT != 0 && conn.has(Waiters::WantRoom) {
         // This may be the only event that the reader's end makes, which frees no room: an edge that is
         // kept from the program does not come again.
-        if wait::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
+        if readiness::sender_may_go_on_or_arm(conn) || note_end(conn, reg.conn, reg.fd) {
             m.grant_room(conn, at);
         } else {
             pass &= !OUT;
@@ -832,7 +835,7 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
     {
         // A sender would block, or get EAGAIN: as if it had.
         conn.set(Waiters::WantRoom);
-        if wait::sender_may_go_on_or_arm(conn) {
+        if readiness::sender_may_go_on_or_arm(conn) {
             m.grant_room(conn, at);
         } else {
             m.strip(at, true);

@@ -33,9 +33,9 @@ use sdp_stats::Reason;
 use sdp_sys::{pid::is_single_threaded, tls};
 
 use crate::{
-    conn::{Conn, Half, RowFlag, Waiters},
+    conn::{Conn, Half, RowFlag, Stage, Waiters},
     process::fork_page::FORK_PAGE,
-    wake::doorbell,
+    wake::{doorbell, strangers},
 };
 
 pub(crate) const IN: u32 = libc::EPOLLIN as u32;
@@ -214,8 +214,12 @@ pub(crate) fn can_wait_for_room(conn: &Conn) -> bool {
 /// Whether all threads that wait for this connection wait where the library sees it, and can be
 /// woken.
 pub(crate) fn can_be_rung(conn: &Conn) -> bool {
+    let rings = || match conn.stage() {
+        Stage::Guarded => strangers::has_device(),
+        _ => conn.has(Waiters::PeerHasDoorbell),
+    };
     (conn.has(Waiters::Seen) || SEES_WAITS.load(Ordering::Relaxed))
-        && conn.has(Waiters::PeerHasDoorbell)
+        && rings()
         && !conn.has(Waiters::ByCarrier)
         && doorbell::pages().is_some()
 }
