@@ -250,3 +250,33 @@ def test_killed_peer(net, artifacts, user):
     report = play.end(client)
     assert share(report) >= SHARE, report.raw
     assert b"ended" in client.output()
+
+
+# Of the client's packets those behind the handshake.
+LOST = "table inet lost { chain in { type filter hook input priority 0; tcp dport 7000 tcp flags & syn == 0 drop; }; }"
+
+
+@pytest.mark.parametrize("how, tunables", [
+    ("waits", {}), ("waits", ALWAYS), ("zerocopy", {}), ("zerocopy", ALWAYS), ("timestamps", {}),
+])
+def test_late_copies(net, artifacts, how, tunables):
+    """The packet that the library had shown to itself is lost and sent again: its second copy shows by no wait, takes no event of
+    others along, and what comes to the error queue by the program's own wish is the program's."""
+    if not net.translates:
+        pytest.skip("no filter (nft) here")
+    play = Play(net, artifacts)
+    server = play.serve("blocking", 1, tunables)
+    client = play.start(net.a, CLIENT, play.script("late", *WAYS["direct"], how), tunables)
+
+    def says(word):
+        wait_until(lambda: word in client.output() or not client.is_running(), word, LIMIT_S)
+
+    says(b"connected")
+    net.b.run("nft", "-f", "-", text=LOST)
+    try:
+        (play.dir / "lost").touch()
+        says(b"seen")
+    finally:
+        net.b.run("nft", "delete", "table", "inet", "lost")
+    play.end(client)
+    play.end(server)

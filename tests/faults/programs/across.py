@@ -2,9 +2,11 @@
 
 Usage: across.py serve ADDRESS PORT blocking|epoll|fork CONNECTIONS | across.py ask ADDRESS PORT MESSAGES SIZE
        across.py relay ADDRESS PORT TO TO-PORT | across.py last ADDRESS PORT SIZE | across.py often ADDRESS PORT CONNECTIONS
+       across.py late ADDRESS PORT waits|zerocopy|timestamps
 A message is its length in four bytes, and bytes that its number chooses. The server ends after so many connections.
 """
 
+import ctypes
 import hashlib
 import os
 import select
@@ -12,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 
 def content(number, size):
@@ -142,6 +145,76 @@ def often(address, port, connections):
             ask(address, port, 20, 100)
 
 
+SO_ZEROCOPY, MSG_ZEROCOPY, SO_TIMESTAMPING = 60, 0x4000000, 37
+# Of a packet that is handed to the device, by the system's clock; both as bits of the option.
+STAMPS = 1 << 8 | 1 << 4
+# Where the kernel says in a message of the error queue what it is about, and what it says.
+ORIGIN, STAMP, COMPLETION = 4, 4, 5
+
+
+def exchange(sock, message, flags=0):
+    """A message that comes back as it was."""
+    assert sock.send(message, flags) == len(message)
+    assert exactly(sock, len(message)) == message
+
+
+def waits(sock):
+    """None of the ways to wait shows an error that nobody made, and none loses what others have."""
+    number = sock.fileno()
+    started = time.monotonic()
+    assert select.select([sock], [], [], 0.7) == ([], [], []), "readable"
+    assert time.monotonic() - started >= 0.7
+    words, limit = (ctypes.c_ulong * 16)(), (ctypes.c_long * 2)(0, 10_000_000)
+    words[number // 64] |= 1 << number % 64
+    assert ctypes.CDLL(None).pselect(number + 1, words, None, None, limit, None) == 0, "readable"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ready = select.epoll()
+    ready.register(sock, select.EPOLLIN | select.EPOLLONESHOT)
+    ready.register(writer, select.EPOLLET)
+    time.sleep(0.8)
+    events = ready.poll(0)
+    assert events == [(writer, select.EPOLLERR)], events
+    os.close(writer)
+    return ready
+
+
+def is_sent_again(sock):
+    """Whether the kernel has sent a packet once more: this also puts another copy of a marked one on the error queue."""
+    return struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0] != 0
+
+
+def late(address, port, how):
+    """A client whose first packet is lost, and sent again. What it sees is Linux's."""
+    with socket.create_connection((address, int(port))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        print("connected", flush=True)
+        while not os.path.exists("lost"):
+            time.sleep(0.01)
+        message = struct.pack(">I", 1000) + content(1, 1000)
+        sock.sendall(message)
+        while not is_sent_again(sock):
+            time.sleep(0.01)
+        ready = waits(sock) if how == "waits" else None
+        print("seen", flush=True)
+        if ready:
+            assert ready.poll() == [(sock.fileno(), select.EPOLLIN)]
+        assert exactly(sock, len(message)) == message
+        if how == "waits":
+            return exchange(sock, message)
+        if how == "zerocopy":
+            sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, STAMPS)
+        exchange(sock, message, MSG_ZEROCOPY if how == "zerocopy" else 0)
+        ready = select.poll()
+        ready.register(sock, 0)
+        assert ready.poll() == [(sock.fileno(), select.POLLERR)]
+        _, told, _, _ = sock.recvmsg(2000, 1000, socket.MSG_ERRQUEUE)
+        origins = [data[ORIGIN] for level, _, data in told if level == socket.IPPROTO_IP]
+        assert origins == [COMPLETION if how == "zerocopy" else STAMP], told
+
+
 def relay(address, port, to, to_port):
     """Passes one connection's bytes on, as a proxy in user space does."""
     with socket.create_server((address, int(port)), family=family(address)) as listener:
@@ -157,4 +230,4 @@ def relay(address, port, to, to_port):
                     ways.pop(sock).shutdown(socket.SHUT_WR)
 
 
-{"serve": serve, "ask": ask, "last": last, "often": often, "relay": relay}[sys.argv[1]](*sys.argv[2:])
+{"serve": serve, "ask": ask, "last": last, "often": often, "late": late, "relay": relay}[sys.argv[1]](*sys.argv[2:])

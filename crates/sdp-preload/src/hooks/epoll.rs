@@ -4,7 +4,7 @@ use core::ptr;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sdp_socket::calls::{self, Call};
 
-use super::poll::{is_valid, milliseconds, pointer};
+use super::poll::{is_valid, milliseconds, pointer, settled, to_milliseconds};
 use super::slowly;
 use crate::{errno, real};
 
@@ -24,35 +24,33 @@ unsafe fn wait_ms(
     max: c_int,
     timeout: c_int,
     mask: *const sigset_t,
-    real: impl Fn() -> c_int,
+    real: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let limit = milliseconds(timeout);
-    // SAFETY: the program's array; the timeout lives on this stack.
-    let wait =
-        || match unsafe { calls::epoll_wait(set, events, max, pointer(limit.as_ref()), mask) } {
-            Call::Done(result) => errno::from_result(result) as c_int,
-            Call::Pass | Call::Counted(_) | Call::EarlyWait => real(),
-        };
-    // SAFETY: the wait has written as many events as it says.
-    unsafe { settled(events, wait) }
+    // SAFETY: the program's pointers.
+    unsafe {
+        wait_for(set, events, max, limit, mask, &|left| real(left.map_or(-1, to_milliseconds)))
+    }
 }
 
-/// The result of a wait, without an error that is none.
-///
-/// # Safety
-/// `events` has as many events as `wait` says.
-unsafe fn settled(events: *mut epoll_event, wait: impl Fn() -> c_int) -> c_int {
-    loop {
-        let ready = wait();
-        if ready <= 0 || !calls::may_have_copies() {
-            return ready;
-        }
-        // SAFETY: the caller's.
-        match unsafe { calls::settle_epoll(events, ready) } {
-            0 => {}
-            left => return left,
-        }
-    }
+#[inline(never)]
+unsafe fn wait_for(
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    limit: Option<timespec>,
+    mask: *const sigset_t,
+    real: &dyn Fn(Option<&timespec>) -> c_int,
+) -> c_int {
+    // SAFETY: the program's array; the timeout lives on this stack.
+    let wait = |left: Option<&timespec>| match unsafe {
+        calls::epoll_wait(set, events, max, pointer(left), mask)
+    } {
+        Call::Done(result) => errno::from_result(result) as c_int,
+        Call::Pass | Call::Counted(_) | Call::EarlyWait => real(left),
+    };
+    // SAFETY: the wait has written as many events as it says.
+    settled(limit, &wait, &|ready| unsafe { calls::settle_epoll(set, events, ready) })
 }
 
 hooks! {
@@ -78,8 +76,8 @@ hooks! {
         if !calls::is_tracked(set) {
             return real::epoll_wait(set, events, max, timeout);
         }
-        wait_ms(set, events, max, timeout, ptr::null(), move || {
-            real::epoll_wait(set, events, max, timeout)
+        wait_ms(set, events, max, timeout, ptr::null(), move |left| {
+            real::epoll_wait(set, events, max, left)
         })
     }
 
@@ -89,8 +87,8 @@ hooks! {
         if !calls::is_tracked(set) {
             return real::epoll_pwait(set, events, max, timeout, mask);
         }
-        wait_ms(set, events, max, timeout, mask, move || {
-            real::epoll_pwait(set, events, max, timeout, mask)
+        wait_ms(set, events, max, timeout, mask, move |left| {
+            real::epoll_pwait(set, events, max, left, mask)
         })
     }
 
@@ -101,9 +99,8 @@ hooks! {
         if !calls::is_tracked(set) || !is_valid(timeout) {
             return real::epoll_pwait2(set, events, max, timeout, mask);
         }
-        slowly(move || settled(events, || match calls::epoll_wait(set, events, max, timeout, mask) {
-            Call::Done(result) => errno::from_result(result) as c_int,
-            Call::Pass | Call::Counted(_) | Call::EarlyWait => real::epoll_pwait2(set, events, max, timeout, mask),
+        slowly(move || wait_for(set, events, max, timeout.as_ref().copied(), mask, &|left| {
+            real::epoll_pwait2(set, events, max, pointer(left), mask)
         }))
     }
 }

@@ -429,7 +429,9 @@ unsafe extern "C" fn seen(
                 process::ending();
                 real()
             }
-            n if waits(n) => wait(n, a, b, c, d, e, f, &real).unwrap_or_else(real),
+            n if waits(n) => {
+                settled(n, a, b, c, d, || wait(n, a, b, c, d, e, f, &real).unwrap_or_else(&real))
+            }
             n if moves(n) && calls::is_tracked(fd) => moved(n, a, b, c, d, e, f, real),
             n => {
                 changes(n, a, b, c);
@@ -571,6 +573,44 @@ fn waits(number: c_long) -> bool {
         number,
         libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2
     )
+}
+
+/// The result of a wait without an error that is none ([`calls::may_have_copies`]).
+///
+/// # Safety
+/// The arguments are those of the wait.
+unsafe fn settled(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    wait: impl Fn() -> c_long,
+) -> c_long {
+    let count = if number == libc::SYS_pselect6 { a as c_int } else { 0 };
+    // SAFETY: the program's sets, until this returns.
+    let sets = unsafe { calls::SelectSets::keep(count, [b as _, c as _, d as _]) };
+    loop {
+        let ready = wait();
+        if ready <= 0 || !calls::may_have_copies() {
+            return ready;
+        }
+        // SAFETY: the program's arrays, in which the wait has found something.
+        let left = unsafe {
+            match number {
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_poll => calls::settle_poll(a as _, b as u32 as usize, ready as c_int),
+                libc::SYS_ppoll => calls::settle_poll(a as _, b as u32 as usize, ready as c_int),
+                libc::SYS_pselect6 => sets.settle(ready as c_int),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_select => return ready,
+                _ => calls::settle_epoll(a as c_int, b as _, ready as c_int),
+            }
+        };
+        if left != 0 {
+            return left.into();
+        }
+    }
 }
 
 /// Waits: the socket layer's answer, if it has one. The kernel's own rules for the time that is left

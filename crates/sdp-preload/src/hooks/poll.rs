@@ -6,7 +6,7 @@
 
 use core::ptr;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use sdp_socket::calls::{self, Call};
+use sdp_socket::calls::{self, Call, SelectSets};
 use sdp_sys::time;
 
 use crate::{errno, real};
@@ -38,35 +38,72 @@ pub(super) unsafe fn is_valid(timeout: *const timespec) -> bool {
 }
 
 #[inline(never)]
-unsafe fn poll_ms(fds: *mut pollfd, n: nfds_t, timeout: c_int, real: impl Fn() -> c_int) -> c_int {
+unsafe fn poll_ms(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: c_int,
+    real: impl Fn(c_int) -> c_int,
+) -> c_int {
     let limit = milliseconds(timeout);
-    // SAFETY: the program's array; the timeout lives on this stack.
-    let wait =
-        || match unsafe { calls::poll(fds, n as usize, pointer(limit.as_ref()), ptr::null()) } {
-            Call::Done(result) => errno::from_result(result) as c_int,
-            Call::EarlyWait => early(&real),
-            Call::Pass | Call::Counted(_) => real(),
-        };
     // SAFETY: the program's array.
-    unsafe { settled(fds, n, wait) }
+    unsafe { poll_for(fds, n, limit, ptr::null(), &|left| real(left.map_or(-1, to_milliseconds))) }
 }
 
-/// The result of a wait, without an error that is none.
-///
-/// # Safety
-/// `fds` has `n` entries, if `wait` finds a ready one.
-unsafe fn settled(fds: *mut pollfd, n: nfds_t, wait: impl Fn() -> c_int) -> c_int {
+/// Rounded up, as the kernel does.
+pub(super) fn to_milliseconds(time: &timespec) -> c_int {
+    let ms = time.tv_sec.saturating_mul(1000).saturating_add((time.tv_nsec + 999_999) / 1_000_000);
+    c_int::try_from(ms).unwrap_or(c_int::MAX)
+}
+
+/// The result of a wait for this long, without an error that is none ([`calls::may_have_copies`]).
+/// `settle`: how many of the ready ones are left; for 0 the rest of the time is waited.
+#[inline(never)]
+pub(super) fn settled(
+    limit: Option<timespec>,
+    wait: &dyn Fn(Option<&timespec>) -> c_int,
+    settle: &dyn Fn(c_int) -> c_int,
+) -> c_int {
+    let whole =
+        limit.filter(|_| calls::may_have_copies()).map(|limit| (limit, time::monotonic_ns()));
+    let mut left = limit;
     loop {
-        let ready = wait();
+        let ready = wait(left.as_ref());
         if ready <= 0 || !calls::may_have_copies() {
             return ready;
         }
-        // SAFETY: the caller's.
-        match unsafe { calls::settle_poll(fds, n as usize, ready) } {
-            0 => {}
+        match settle(ready) {
+            0 => left = whole.map_or(limit, |(limit, since)| Some(rest(&limit, since))),
             left => return left,
         }
     }
+}
+
+/// Of a time that began then.
+fn rest(limit: &timespec, since: u64) -> timespec {
+    let whole = limit.tv_sec.saturating_mul(NANOSECONDS).saturating_add(limit.tv_nsec);
+    let spent = time::monotonic_ns().saturating_sub(since);
+    let left = whole.saturating_sub(i64::try_from(spent).unwrap_or(i64::MAX)).max(0);
+    timespec { tv_sec: left / NANOSECONDS, tv_nsec: left % NANOSECONDS }
+}
+
+#[inline(never)]
+unsafe fn poll_for(
+    fds: *mut pollfd,
+    n: nfds_t,
+    limit: Option<timespec>,
+    mask: *const sigset_t,
+    real: &dyn Fn(Option<&timespec>) -> c_int,
+) -> c_int {
+    // SAFETY: the program's pointers; the timeout lives on this stack.
+    let wait = |left: Option<&timespec>| match unsafe {
+        calls::poll(fds, n as usize, pointer(left), mask)
+    } {
+        Call::Done(result) => errno::from_result(result) as c_int,
+        Call::EarlyWait => early(|| real(left)),
+        Call::Pass | Call::Counted(_) => real(left),
+    };
+    // SAFETY: the program's array, in which the wait has found something.
+    settled(limit, &wait, &|ready| unsafe { calls::settle_poll(fds, n as usize, ready) })
 }
 
 #[inline(never)]
@@ -75,20 +112,15 @@ unsafe fn poll_until(
     n: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    real: impl Fn() -> c_int,
+    real: impl Fn(*const timespec) -> c_int,
 ) -> c_int {
     // SAFETY: the program's pointers.
-    if !unsafe { is_valid(timeout) } {
-        return real();
+    unsafe {
+        if !is_valid(timeout) {
+            return real(timeout);
+        }
+        poll_for(fds, n, timeout.as_ref().copied(), mask, &|left| real(pointer(left)))
     }
-    // SAFETY: the program's pointers.
-    let wait = || match unsafe { calls::poll(fds, n as usize, timeout, mask) } {
-        Call::Done(result) => errno::from_result(result) as c_int,
-        Call::EarlyWait => early(&real),
-        Call::Pass | Call::Counted(_) => real(),
-    };
-    // SAFETY: the program's array.
-    unsafe { settled(fds, n, wait) }
 }
 
 /// The program's own wait, for connections that may come onto a lane meanwhile.
@@ -113,6 +145,29 @@ pub(super) unsafe fn select_us(
     timeout: *mut timeval,
     real: impl Fn() -> c_int,
 ) -> c_int {
+    // SAFETY: the program's sets, until this returns.
+    let sets = unsafe { SelectSets::keep(n, [r, w, e]) };
+    loop {
+        // SAFETY: the program's pointers.
+        let ready = unsafe { select_once(n, r, w, e, timeout, &real) };
+        if ready <= 0 || !calls::may_have_copies() {
+            return ready;
+        }
+        match sets.settle(ready) {
+            0 => {} // for the time that is left
+            left => return left,
+        }
+    }
+}
+
+unsafe fn select_once(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    timeout: *mut timeval,
+    real: &impl Fn() -> c_int,
+) -> c_int {
     let mut limit = None;
     if !timeout.is_null() {
         // SAFETY: the program's, not null.
@@ -134,16 +189,39 @@ pub(super) unsafe fn select_us(
         Call::Pass | Call::Counted(_) => return real(),
     };
     if let Some(limit) = limit {
-        let whole = limit.tv_sec.saturating_mul(NANOSECONDS).saturating_add(limit.tv_nsec);
-        let spent = time::monotonic_ns().saturating_sub(start);
-        let left = whole.saturating_sub(i64::try_from(spent).unwrap_or(i64::MAX)).max(0);
+        let left = rest(&limit, start);
         // SAFETY: the program's, not null.
         unsafe {
-            (*timeout).tv_sec = left / NANOSECONDS;
-            (*timeout).tv_usec = left % NANOSECONDS / 1000;
+            (*timeout).tv_sec = left.tv_sec;
+            (*timeout).tv_usec = left.tv_nsec / 1000;
         }
     }
     errno::from_result(result) as c_int
+}
+
+/// `pselect`, which, unlike `select`, leaves the program's timeout alone.
+#[inline(never)]
+unsafe fn select_until(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    real: impl Fn(*const timespec) -> c_int,
+) -> c_int {
+    // SAFETY: the program's sets and timeout, until this returns.
+    let (sets, limit) = unsafe { (SelectSets::keep(n, [r, w, e]), timeout.as_ref().copied()) };
+    let wait = |left: Option<&timespec>| {
+        let timeout = pointer(left);
+        // SAFETY: the program's pointers.
+        match unsafe { calls::select(n, r, w, e, timeout, mask) } {
+            Call::Done(result) => errno::from_result(result) as c_int,
+            Call::EarlyWait => early(|| real(timeout)),
+            Call::Pass | Call::Counted(_) => real(timeout),
+        }
+    };
+    settled(limit, &wait, &|ready| sets.settle(ready))
 }
 
 hooks! {
@@ -151,21 +229,21 @@ hooks! {
         if !calls::concerns(fds, n as usize) {
             return real::poll(fds, n, timeout);
         }
-        poll_ms(fds, n, timeout, move || real::poll(fds, n, timeout))
+        poll_ms(fds, n, timeout, move |left| real::poll(fds, n, left))
     }
 
     fn __poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
         if !calls::concerns(fds, n as usize) {
             return real::poll(fds, n, timeout);
         }
-        poll_ms(fds, n, timeout, move || real::poll(fds, n, timeout))
+        poll_ms(fds, n, timeout, move |left| real::poll(fds, n, left))
     }
 
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
         if !fits(n, room) || !calls::concerns(fds, n as usize) {
             return real::__poll_chk(fds, n, timeout, room);
         }
-        poll_ms(fds, n, timeout, move || real::__poll_chk(fds, n, timeout, room))
+        poll_ms(fds, n, timeout, move |left| real::__poll_chk(fds, n, left, room))
     }
 
     fn ppoll(
@@ -174,7 +252,7 @@ hooks! {
         if !calls::concerns(fds, n as usize) {
             return real::ppoll(fds, n, timeout, mask);
         }
-        poll_until(fds, n, timeout, mask, move || real::ppoll(fds, n, timeout, mask))
+        poll_until(fds, n, timeout, mask, move |left| real::ppoll(fds, n, left, mask))
     }
 
     fn __ppoll_chk(
@@ -183,7 +261,7 @@ hooks! {
         if !fits(n, room) || !calls::concerns(fds, n as usize) {
             return real::__ppoll_chk(fds, n, timeout, mask, room);
         }
-        poll_until(fds, n, timeout, mask, move || real::__ppoll_chk(fds, n, timeout, mask, room))
+        poll_until(fds, n, timeout, mask, move |left| real::__ppoll_chk(fds, n, left, mask, room))
     }
 
     fn select(
@@ -204,7 +282,6 @@ hooks! {
         select_us(n, r, w, e, timeout, move || real::select(n, r, w, e, timeout))
     }
 
-    /// Unlike `select`, leaves the program's timeout alone.
     fn pselect(
         n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t,
@@ -212,10 +289,6 @@ hooks! {
         if !calls::involved() || !is_valid(timeout) {
             return real::pselect(n, r, w, e, timeout, mask);
         }
-        match calls::select(n, r, w, e, timeout, mask) {
-            Call::Done(result) => errno::from_result(result) as c_int,
-            Call::EarlyWait => early(|| real::pselect(n, r, w, e, timeout, mask)),
-            Call::Pass | Call::Counted(_) => real::pselect(n, r, w, e, timeout, mask),
-        }
+        select_until(n, r, w, e, timeout, mask, move |left| real::pselect(n, r, w, e, left, mask))
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     hosts,
     lifecycle::{self, elsewhere, exec, reconnect, strict},
     migration::{
-        demote,
+        across, demote,
         handover::{self, NextReader},
         incompatible, promote, repromote, splice_off,
     },
@@ -50,7 +50,7 @@ mod single;
 
 pub use explicit::{InetAddress, asked, bound, inet_address, is_historic, made};
 
-pub use marks::{may_have_copies, settle_epoll, settle_poll};
+pub use marks::{SelectSets, may_have_copies, settle_epoll, settle_poll};
 pub use single::{recv_one, send_one};
 
 pub use settings::{getsockopt, setsockopt, vector_flags};
@@ -270,6 +270,13 @@ fn by_kernel(conn: ConnGuard, half: Half) -> Call {
     Call::Counted(ticket)
 }
 
+/// Control data of a message may have the kernel put something on the error queue for the program.
+fn end_marks_by_control(fd: c_int, header: Option<Header>) {
+    if header::has_control(header) && across::marks::may_be() {
+        across::marks::end(fd);
+    }
+}
+
 /// [`recv`] on an attached connection. `none`: the answer to a call for no bytes, if it does not wait.
 fn recv_here(conn: &ConnGuard, vector: Vector, flags: c_int, none: Option<usize>) -> Call {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
@@ -390,6 +397,7 @@ fn send_with(
     match route(fd, Half::Send) {
         Route::Pass => Call::Pass,
         Route::Kernel(ticket) => {
+            end_marks_by_control(fd, header);
             if !bulk::concerns(&ticket, flags) {
                 return Call::Counted(ticket);
             }
@@ -409,6 +417,7 @@ fn send_with(
         }
         Route::Library(conn) => {
             let vector = vector();
+            end_marks_by_control(fd, header);
             if header::has_control(header) && header::is_kernels(&conn, Half::Send) {
                 return by_kernel(conn, Half::Send);
             }

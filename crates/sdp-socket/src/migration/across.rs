@@ -46,8 +46,10 @@ const HAS_BEGUN: u32 = 16;
 const IS_LATE: u32 = 32;
 /// The listener's SYN was asked for.
 const HAS_ASKED: u32 = 64;
-/// A send was marked.
+/// A send was marked, and the error queue is not the program's.
 const IS_MARKED: u32 = 128;
+/// A copy lay on the error queue longer than the call that had marked its packet.
+const HAD_COPIES: u32 = 1 << 31;
 /// How many marks showed nothing.
 const TRIES_SHIFT: u32 = 8;
 const TRIES_MOST: u32 = 4;
@@ -184,7 +186,9 @@ pub(crate) fn send_marked(
     if !may_mark(conn, fd, word, &before) {
         return None;
     }
-    marks::note(conn);
+    if !marks::note(conn) {
+        return None;
+    }
     let sent = carrier::send_marked(fd, buffers, MARKED_MAX, flags);
     if let Ok(n) = sent {
         look(conn, fd, &before, n as u64);
@@ -214,16 +218,21 @@ fn may_mark(conn: &Conn, fd: c_int, word: u32, before: &Moved) -> bool {
     !is_used
 }
 
-/// Whether the program takes messages of its own off the error queue. (Other options that fill it
-/// take the connection off its lanes when they are set.)
+/// Whether the program takes messages of its own off the error queue: by an option of the
+/// connection, or of its listener. Those that are set later end the marks ([`marks::end`]).
 fn uses_error_queue(conn: &Conn, fd: c_int) -> bool {
     let is_on = |level, name| fd::getsockopt_int(fd, level, name).is_ok_and(|on| on != 0);
     is_on(libc::IPPROTO_IP, libc::IP_RECVERR)
         || conn.has(Origin::V6) && is_on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        || is_on(libc::SOL_SOCKET, libc::SO_ZEROCOPY)
+        || is_on(libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
 }
 
 /// Learns what the packet of a send of `n` bytes shows. `before`: the counters before it.
 fn look(conn: &Conn, fd: c_int, before: &Moved, n: u64) {
+    if !marks::is_marked(conn) {
+        return; // the program has begun to use the error queue meanwhile
+    }
     let copy = match marked::take(fd) {
         Ok(copy) => copy,
         Err(Errno::EAGAIN) => {
@@ -264,14 +273,14 @@ fn take_late(conn: &Conn, fd: c_int) {
 /// A copy that comes late, because the kernel kept the packet back or sent it once more, says nothing
 /// that is wanted. But the socket shows an error while it lies there, which is none: whoever finds one
 /// takes the copies away, and looks again. No send of a program that uses the error queue is marked
-/// ([`super`]).
+/// ([`super`]); from the call on by which it begins to, the queue is the program's ([`end`]).
 pub(crate) mod marks {
     use core::sync::atomic::{AtomicBool, Ordering};
 
     use libc::c_int;
-    use sdp_sys::marked;
+    use sdp_sys::{fd, marked};
 
-    use super::IS_MARKED;
+    use super::{HAD_COPIES, IS_MARKED, UNMARKED};
     use crate::{
         conn::{CONNS, Conn, carrier, get},
         process::table::{self, Entry},
@@ -289,46 +298,74 @@ pub(crate) mod marks {
         ANY.load(Ordering::Relaxed)
     }
 
-    /// A send of the connection is about to be marked.
-    pub(crate) fn note(conn: &Conn) {
-        conn.across.fetch_or(IS_MARKED, Ordering::Relaxed);
+    /// A send of the connection is about to be marked. False: it must not be.
+    pub(crate) fn note(conn: &Conn) -> bool {
+        let before = conn.across.fetch_or(IS_MARKED, Ordering::Relaxed);
+        if before & UNMARKED != 0 {
+            conn.across.fetch_and(!IS_MARKED, Ordering::Relaxed);
+            return false;
+        }
         if !may_be() {
             static TAKES: fn(c_int) -> bool = take_of;
             carrier::TAKES_COPIES.set(&TAKES);
             ANY.store(true, Ordering::Relaxed);
         }
+        true
     }
 
-    fn take(fd: c_int) -> bool {
-        (0..MOST).take_while(|_| marked::take(fd).is_ok()).count() != 0
+    /// The program is about to use the error queue of this socket: no send is marked any more, and
+    /// what comes to the queue from here on is the program's.
+    #[cold]
+    pub(crate) fn end(fd: c_int) {
+        let Some(conn) = by_number(fd) else { return };
+        let before = conn.across.fetch_or(UNMARKED, Ordering::Relaxed);
+        if before & IS_MARKED != 0 && before & UNMARKED == 0 {
+            take(conn, fd);
+        }
+        conn.across.fetch_and(!IS_MARKED, Ordering::Relaxed);
     }
 
-    fn is_marked(conn: &Conn) -> bool {
+    fn take(conn: &Conn, fd: c_int) -> bool {
+        let is_there = (0..MOST).take_while(|_| marked::take(fd).is_ok()).count() != 0;
+        if is_there {
+            conn.across.fetch_or(HAD_COPIES, Ordering::Relaxed);
+        }
+        is_there
+    }
+
+    pub(crate) fn is_marked(conn: &Conn) -> bool {
         conn.across.load(Ordering::Relaxed) & IS_MARKED != 0
     }
 
     /// Takes the copies off a socket that shows an error. Whether there were any.
     #[cold]
     pub(crate) fn take_of(fd: c_int) -> bool {
-        let Some(Entry::Conn(index)) = table::entry(fd).filter(|_| may_be()) else { return false };
-        get(index).is_some_and(is_marked) && take(fd)
+        may_be() && by_number(fd).is_some_and(|conn| is_marked(conn) && take(conn, fd))
     }
 
-    /// The same for every connection of the process.
+    /// Whether an error that a wait has reported for this socket was a copy, which is gone now: this
+    /// call took it, or another thread's has.
     #[cold]
-    pub(crate) fn take_all() -> bool {
-        let mut any = false;
-        for conn in
-            (0..CONNS as u32).map_while(get).filter(|conn| conn.is_live() && is_marked(conn))
-        {
-            let fd = conn.fd.load(Ordering::Relaxed);
-            // The number may be another's by now.
-            any |= get_by(fd).is_some_and(|found| core::ptr::eq(found, conn)) && take(fd);
-        }
-        any
+    pub(crate) fn is_gone(fd: c_int) -> bool {
+        let Some(conn) = by_number(fd).filter(|conn| is_marked(conn)) else { return false };
+        let is_taken = take(conn, fd) || conn.across.load(Ordering::Relaxed) & HAD_COPIES != 0;
+        is_taken && fd::readiness(fd, 0) & libc::POLLERR == 0
     }
 
-    fn get_by(fd: c_int) -> Option<&'static Conn> {
+    /// [`is_gone`] for a number that named the connection when it was registered.
+    #[cold]
+    pub(crate) fn was_copy(fd: c_int, conn: u32) -> bool {
+        table::entry(fd) == Some(Entry::Conn(conn)) && is_gone(fd)
+    }
+
+    /// The first connection with marked sends that is wanted.
+    #[cold]
+    pub(crate) fn find(is_wanted: impl Fn(&Conn) -> bool) -> Option<&'static Conn> {
+        let all = (0..CONNS as u32).map_while(get);
+        { all }.find(|conn| conn.is_live() && is_marked(conn) && is_wanted(conn))
+    }
+
+    fn by_number(fd: c_int) -> Option<&'static Conn> {
         match table::entry(fd)? {
             Entry::Conn(index) => get(index),
             _ => None,

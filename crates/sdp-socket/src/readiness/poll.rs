@@ -17,7 +17,7 @@ use crate::{
     },
     hosts,
     lifecycle::elsewhere,
-    migration::handover,
+    migration::{across::marks, handover},
     process::{
         self,
         fork_page::FORK_PAGE,
@@ -685,6 +685,9 @@ fn sleep(
 
 /// Makes an entry's result the one that the program must see.
 fn correct(conn: &Conn, entry: &mut pollfd, hides: bool) {
+    if entry.revents & libc::POLLERR != 0 && marks::is_gone(entry.fd) {
+        entry.revents &= !libc::POLLERR;
+    }
     if waits_for_room(entry, hides).is_some() {
         let is_over = entry.revents & (libc::POLLRDHUP | OVER) != 0;
         let is_news = is_over && !conn.has(Limits::PeerGone) && !hosts::is_guarded(conn);
@@ -727,7 +730,7 @@ const SELECT_FEW: usize = 64;
 const NO_ENTRY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 
 /// Highest descriptor number that is looked for in a set: no process has more.
-const SELECT_BITS: usize = 1 << 20;
+pub(crate) const SELECT_BITS: usize = 1 << 20;
 
 /// `select`.
 ///

@@ -10,7 +10,10 @@ use crate::{
         options::{self, Verdict, flags, historic},
     },
     lifecycle::elsewhere,
-    migration::incompatible::{self, Incompatible, fall_back},
+    migration::{
+        across::marks,
+        incompatible::{self, Incompatible, fall_back},
+    },
 };
 
 /// `setsockopt`: options that the SDP lane cannot keep make the connection fall back to TCP first.
@@ -56,6 +59,9 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
     if level == libc::SOL_SOCKET {
         note_limit(fd, name, value, len);
     }
+    if fills_error_queue(level, name) {
+        marks::end(fd);
+    }
     keep_out_of(fd, level, name, true);
     if let Verdict::Leaves(leaving) = options::set(level, name)
         && leaving.holds_for(value, len)
@@ -63,6 +69,16 @@ fn setting(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: sock
         return incompatible::leave_for(fd, &leaving);
     }
     true
+}
+
+/// Whether an option brings messages to the error queue that are for the program.
+fn fills_error_queue(level: c_int, name: c_int) -> bool {
+    matches!(
+        (level, name),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | TIMESTAMPING_NEW)
+            | (libc::IPPROTO_IP, libc::IP_RECVERR)
+            | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    )
 }
 
 /// A time limit that the kernel is going to accept: whether it is a negative number of seconds.
@@ -89,6 +105,7 @@ fn note_limit(fd: c_int, name: c_int, value: *const c_void, len: socklen_t) {
 /// Options with 64-bit times on machines of 32 bits; here only their numbers differ.
 const RCVTIMEO_NEW: c_int = 66;
 const SNDTIMEO_NEW: c_int = 67;
+const TIMESTAMPING_NEW: c_int = 65;
 
 /// Before `getsockopt`: one option is a receive call of the kernel, and some it does not know.
 ///

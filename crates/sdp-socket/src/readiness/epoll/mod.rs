@@ -16,18 +16,22 @@
 //! by its ready connections, not by its registered ones.
 //!
 //! # Files
-//! The mirror, and the events that other rooms report: [`crate::wake::interest`]. `inherited`: sets
-//! that a fork child has from its parent. `nested`: sets that are waited for themselves. `order`:
-//! which events a wait reports first. `pause`: a look before it sleeps. `room`: senders that wait for room. `wait`: `epoll_wait`. Here:
-//! `epoll_create` and `epoll_ctl`.
+//! The mirror, and the events that other rooms report: [`crate::wake::interest`]. `copies`: errors
+//! that are none. `inherited`: sets that a fork child has from its parent. `nested`: sets that are
+//! waited for themselves. `once`: registrations with ONESHOT. `order`: which events a wait reports
+//! first. `pause`: a look before it sleeps. `room`: senders that wait for room. `wait`:
+//! `epoll_wait`. Here: `epoll_create` and `epoll_ctl`.
 
+mod copies;
 mod inherited;
 mod nested;
+mod once;
 mod order;
 mod pause;
 mod room;
 mod wait;
 
+pub(crate) use copies::settle;
 use libc::{c_int, epoll_event, sigset_t};
 pub(crate) use nested::has_events;
 use sdp_sys::{errno::Errno, sys};

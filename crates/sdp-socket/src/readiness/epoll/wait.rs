@@ -4,10 +4,11 @@ use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, epoll_event, sigset_t};
 use sdp_stats::Counter;
-use sdp_sys::{errno::Errno, kernel, pid::is_single_threaded, sys, time::monotonic_ns};
+use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
-    inherited,
+    copies, inherited,
+    once::{disable_in_kernel, enable_in_kernel},
     order::{BATCH, Bits, Output, Room, collect_bits, take_bits},
     pause::{MERGE_AFTER_NS, plan_spin, spin_on_doorbell},
     room::{all_of, note_end, writable_too},
@@ -528,23 +529,6 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
     conn.release(Half::Receive);
 }
 
-/// The kernel disables a ONESHOT registration when it reports it; one that we reported must be disabled
-/// there too.
-fn disable_in_kernel(m: &mut Mirror, reg: &Registration) {
-    modify(m, reg, reg.events & (ET | ONESHOT));
-}
-
-/// Enables a ONESHOT registration again whose event was not for the program.
-fn enable_in_kernel(m: &mut Mirror, reg: &Registration) {
-    modify(m, reg, if reg.is_stripped { reg.events & !OUT } else { reg.events });
-}
-
-fn modify(m: &mut Mirror, reg: &Registration, events: u32) {
-    let Some(epfd) = m.set(reg.set).map(|s| s.epfd) else { return };
-    let interest = epoll_event { events, u64: reg.data };
-    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, reg.fd, &interest);
-}
-
 /// [`kernel_events`] without sleeping. Where there was room for a few only and all were wake bytes,
 /// which the kernel reports one after the other, it is asked on: what the program waits for is
 /// behind them.
@@ -812,6 +796,7 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 }
 
 fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
+    let events = copies::without(reg, events);
     let Some(conn) = conn::get(reg.conn) else { return events };
     if !conn.has_lanes() || !conn.acquire_live(Half::Receive) {
         m.set_kernels(at, conn.stage() != Stage::Listener);
