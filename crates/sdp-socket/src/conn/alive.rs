@@ -153,7 +153,15 @@ fn begin(carrier: c_int) -> bool {
 #[inline]
 pub(crate) fn withdraw(conn: &Conn) {
     if conn.probed.load(Relaxed) & (IS_ON | IS_CHANGING) != 0 {
-        end(conn, 0);
+        end(conn, 0, None);
+    }
+}
+
+/// In a fork child: no other thread changes the options any more.
+pub(crate) fn forget_threads(conn: &Conn) {
+    // Without a write, which copies the page, where there is none.
+    if conn.probed.load(Relaxed) & IS_CHANGING != 0 {
+        conn.probed.fetch_and(!IS_CHANGING, Relaxed);
     }
 }
 
@@ -161,15 +169,15 @@ pub(crate) fn withdraw(conn: &Conn) {
 #[cold]
 #[inline(never)]
 pub(crate) fn make_way(conn: &Conn, sets: bool) {
-    end(conn, if sets { IS_GIVEN_UP } else { 0 });
     // Until its call is over, that is.
     let later = clock(monotonic_ns()).wrapping_add(LOOKED);
-    let _ = conn.probed.fetch_update(Relaxed, Relaxed, |word| Some(word & FLAGS | later));
+    end(conn, if sets { IS_GIVEN_UP } else { 0 }, Some(later));
 }
 
+/// `later`: the clock from then on; with the same step, or another thread would begin probes in between.
 #[cold]
 #[inline(never)]
-fn end(conn: &Conn, with: u32) {
+fn end(conn: &Conn, with: u32, later: Option<u32>) {
     let _section = section::Guard::enter();
     let mut looks = 0;
     let was_on = loop {
@@ -183,7 +191,10 @@ fn end(conn: &Conn, with: u32) {
     if was_on && let Some(carrier) = conn::number_of(conn).filter(|carrier| is_ours(*carrier)) {
         restore(carrier);
     }
-    conn.probed.fetch_and(!(IS_CHANGING | IS_ON), Release);
+    let _ = conn.probed.fetch_update(Release, Relaxed, |word| {
+        let clock = later.unwrap_or(word & !FLAGS);
+        Some(word & IS_GIVEN_UP | clock)
+    });
 }
 
 fn restore(carrier: c_int) {
@@ -203,4 +214,32 @@ pub(crate) fn is_about(level: c_int, name: c_int) -> bool {
         (level, name),
         (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE | TCP_KEEPINTVL | TCP_KEEPCNT)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_waits_for_no_thread_of_its_parent() {
+        let (_, conn) = conn::create(Stage::Fresh).expect("a slot is free");
+        for flag in [0, IS_ON, IS_GIVEN_UP] {
+            conn.probed.store(IS_SET | IS_CHANGING | flag | 5, Relaxed);
+            conn.forget_threads();
+            assert_eq!(conn.probed.load(Relaxed), IS_SET | flag | 5);
+        }
+    }
+
+    #[test]
+    fn who_looks_at_the_options_puts_the_next_probe_off() {
+        let (_, conn) = conn::create(Stage::Fresh).expect("a slot is free");
+        for (sets, flag) in [(false, 0), (true, IS_GIVEN_UP)] {
+            let before = clock(monotonic_ns());
+            conn.probed.store(before, Relaxed);
+            make_way(conn, sets);
+            let word = conn.probed.load(Relaxed);
+            assert!(word & !FLAGS >= before + LOOKED, "{word:x}, {before:x}");
+            assert_eq!(word & FLAGS, flag);
+        }
+    }
 }

@@ -808,6 +808,7 @@ impl Conn {
         }
         self.asleep.store(0, Ordering::Relaxed);
         self.turn.reset();
+        alive::forget_threads(self);
         self.forget_kept();
         if self.meeting_lock.load(Ordering::Relaxed) != 0 {
             // Another thread of the parent was in the middle of a step: the state that it left is
