@@ -97,7 +97,10 @@ fn note(m: &mut Mirror, outer: u32, op: c_int, (fd, inner): (c_int, u32), data: 
     }
     set.has_nested = true;
     ANY.store(true, Relaxed);
-    let is_free = |n: &&Nested| set_with(m, n.outer.load(Relaxed)).is_none();
+    // Either of the two has gone.
+    let is_free = |n: &&Nested| {
+        [&n.outer, &n.inner].iter().any(|serial| set_with(m, serial.load(Relaxed)).is_none())
+    };
     let Some(place) = known.or_else(|| NESTED.iter().find(is_free)) else { return };
     place.inner.store(inner, Relaxed);
     place.fd.store(fd, Relaxed);
