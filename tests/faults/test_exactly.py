@@ -56,3 +56,11 @@ def test_messages_come_whole(ring, least, most, env):
     outcome = run([compiled("exactly.c"), "whole", str(least), str(most)], env=env)
     assert outcome.code == 0 and outcome.seen == {"whole": 200, "early": 0}, outcome.describe()
     assert outcome.report.sdp_bytes > 200 * least, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+def test_a_long_send_goes_on_in_pieces(env):
+    """Its reader copies one piece while the next one is copied, to the last."""
+    outcome = run([compiled("exactly.c"), "long", "65536"], env=env)
+    assert outcome.code == 0 and outcome.seen == {"early": 3 * 16384}, outcome.describe()
+    assert outcome.report.sdp_bytes > 65536, outcome.describe()

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 
 #define LIMIT_S 50
 
@@ -167,7 +168,7 @@ static inline void both_ways(int fd, long n)
     }
 }
 
-/* The child: e echoes, s sends, r receives, b does both, p polls, q reads to the end, c closes, x exits. */
+/* The child: e echoes, s sends, r receives, b does both, p polls, u counts unread bytes, q reads to the end, c closes, x exits. */
 static inline void obey(int fd, int from)
 {
     struct order order;
@@ -198,6 +199,13 @@ static inline void obey(int fd, int from)
             poll(&entry, 1, 0);
             answer.n = entry.revents;
             break;
+        case 'u': {
+            int unread = -1;
+
+            ioctl(fd, FIONREAD, &unread);
+            answer.n = unread;
+            break;
+        }
         case 'q':
             answer.n = receive_pattern(fd, &ours, 1L << 40);
             answer.error = answer.n < 0 ? errno : 0;

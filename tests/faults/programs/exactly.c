@@ -5,6 +5,7 @@
  *   exactly unread         bytes that are left to read, as TCP_INQ counts them
  *   exactly whole LEAST MOST  messages of so many bytes, each sent by one call to a reader that is awake
  *   exactly queued         bytes that the other end has not: none, though its program has not read them
+ *   exactly long SIZE      what is there of one longer send, of which the last page is still to be copied
  *   exactly waits          limits of waits, beside a clock that stands still (still.c)
  *
  * Prints one line of JSON.
@@ -203,12 +204,13 @@ static void waits(void)
 
 /* A message whose last page cannot be read at first: what its reader has by then. */
 static char *last_page;
+static char looks = 'p';
 static volatile long seen_early = -1;
 
 static void on_fault(int number)
 {
     (void)number;
-    seen_early = ask('p', 0).n;
+    seen_early = ask(looks, 0).n;
     check(mprotect(last_page, PAGE, PROT_READ | PROT_WRITE) == 0);
 }
 
@@ -271,6 +273,14 @@ int main(int count, char **words)
         return 0;
     }
     check(count > 2);
+    if (!strcmp(words[1], "long")) {
+        ping(40);
+        looks = 'u';
+        early(atol(words[2]));
+        printf("{\"early\": %ld}\n", seen_early);
+        finish();
+        return 0;
+    }
     if (!strcmp(words[1], "whole")) {
         check(count > 3);
         whole(atol(words[2]), atol(words[3]));

@@ -582,13 +582,12 @@ pub(super) fn ring_send(
     let (tail_before, _) = source.tx.cursors();
     let ack = Ack::from_word(row.ack.load(Ordering::Acquire));
     let mut moved = 0;
-    // What fits into one message becomes visible at once, as over TCP.
+    // What fits into one message becomes visible at once, as over TCP. The reader of more copies
+    // while this one copies on.
     let whole = source.tx.max_message().saturating_sub(HEADER_MAX);
+    let piece = if buffers.left() <= whole { whole } else { PIECE };
     let ended = loop {
-        let want = match buffers.left() {
-            left if left <= whole => left,
-            _ => PIECE,
-        };
+        let want = buffers.left().min(piece);
         if want == 0 {
             break RingSend::Done;
         }
