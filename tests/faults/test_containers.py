@@ -179,6 +179,18 @@ def test_other_end_without_the_library(net, artifacts):
     assert net.names() == [], "the name of a meeting that came to nothing"
 
 
+@pytest.mark.parametrize("how", ["exit", "exec"])
+def test_leaves_no_name(net, artifacts, how):
+    """A client that ends, or executes something, while its name is in the directory takes it away."""
+    play = Play(net, artifacts)
+    argv = net.b.prefix() + play.script("serve", "::", SERVED, "blocking", 1)
+    server = Program(argv, play.dir / "plain.log")
+    net.b.until_listening(SERVED)
+    play.end(play.start(net.a, CLIENT, play.script("leave", *WAYS["direct"], how), ALWAYS))
+    assert server.wait(LIMIT_S) == 0
+    assert net.names() == [], "the name of a process that has gone"
+
+
 @pytest.mark.parametrize("way", ["inside", "direct"])
 def test_private_users(net, artifacts, way):
     """A server in whose user namespace its clients' users have no names, as Debian's unit of Redis is: in one network namespace, and

@@ -94,22 +94,34 @@ impl Numbers {
 
 /// The directory in which this process meets others: its path, filled up with zeros. A reader that
 /// comes while it is changed may find a path that nobody has, and finds nobody there.
-static DIRECTORY: [AtomicU64; DIRECTORY_MAX / 8] = [const { AtomicU64::new(0) }; DIRECTORY_MAX / 8];
+static DIRECTORY: Words = [const { AtomicU64::new(0) }; DIRECTORY_MAX / 8];
+/// The one before, in which there may be names yet.
+static EARLIER: Words = [const { AtomicU64::new(0) }; DIRECTORY_MAX / 8];
+
+type Words = [AtomicU64; DIRECTORY_MAX / 8];
 
 /// Sets the directory: absolute, without a slash at its end; a path that is too long is none.
 pub fn set_directory(path: &[u8]) {
     let path = if path.len() > DIRECTORY_MAX || path.contains(&0) { &[] } else { path };
     let mut bytes = [0; DIRECTORY_MAX];
     bytes.iter_mut().zip(path).for_each(|(to, from)| *to = *from);
-    for (word, bytes) in DIRECTORY.iter().zip(bytes.as_chunks().0) {
-        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    if directory().0.get(..DIRECTORY_MAX) == Some(&bytes[..]) {
+        return;
+    }
+    for ((word, before), bytes) in DIRECTORY.iter().zip(&EARLIER).zip(bytes.as_chunks().0) {
+        let path = word.swap(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        before.store(path, Ordering::Relaxed);
     }
 }
 
 /// The path of the directory and zeros behind it, and its length: 0 where there is none.
 pub fn directory() -> ([u8; DIRECTORY_MAX + 1], usize) {
+    path_in(&DIRECTORY)
+}
+
+fn path_in(words: &Words) -> ([u8; DIRECTORY_MAX + 1], usize) {
     let mut path = [0; DIRECTORY_MAX + 1];
-    let bytes = DIRECTORY.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+    let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
     path.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
     let len = path.iter().position(|byte| *byte == 0).unwrap_or(0);
     (path, len)
@@ -162,8 +174,8 @@ pub struct Path([u8; PATH_MAX]);
 const PATH_MAX: usize = DIRECTORY_MAX + 2 + 2 * NAME_LEN + 1;
 
 impl Path {
-    fn new(prefix: &[u8], name: &[u8]) -> Self {
-        let (directory, len) = directory();
+    fn new(words: &Words, prefix: &[u8], name: &[u8]) -> Self {
+        let (directory, len) = path_in(words);
         let mut path = Self([0; PATH_MAX]);
         let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
         let digits = name.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
@@ -174,16 +186,25 @@ impl Path {
 
     /// Where the ends of a connection meet.
     pub fn of_meeting(connector: u32) -> Self {
+        Self::of_meeting_in(&DIRECTORY, connector)
+    }
+
+    /// The same name where it may have been published: in this directory, and in the one before.
+    pub fn of_earlier_meeting(connector: u32) -> [Self; 2] {
+        [&DIRECTORY, &EARLIER].map(|words| Self::of_meeting_in(words, connector))
+    }
+
+    fn of_meeting_in(words: &Words, connector: u32) -> Self {
         let mut hash = Blake2s::<NAME_LEN>::new(&[]);
         hash.update(NAME_LABEL);
         hash.update(&connector.to_be_bytes());
-        Self::new(b"/", &hash.finish())
+        Self::new(words, b"/", &hash.finish())
     }
 
     /// A number that nobody else has.
     pub fn fresh() -> Self {
         let name = random();
-        Self::new(b"/.", name.get(..NAME_LEN / 2).unwrap_or(&[]))
+        Self::new(&DIRECTORY, b"/.", name.get(..NAME_LEN / 2).unwrap_or(&[]))
     }
 
     /// The path.

@@ -36,7 +36,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_sys::{
-    Errno, Hidden, OwnedFd, doorbell, fd, procfs,
+    Errno, Hidden, OwnedFd, doorbell, procfs,
     stat::{self, Identity},
     unix::{self, Credentials, Packet},
 };
@@ -51,6 +51,8 @@ use crate::{
     refusal::Refusal,
     segment::{self, MappedSegment},
 };
+
+use checked::{check_count, is_doorbell};
 
 /// Offers that one process keeps open at most, whatever [`Local::max_offers`] says.
 pub const MAX_OFFERS: u32 = 256;
@@ -666,14 +668,8 @@ fn check_packet(
         return Err(Refusal::Untrusted);
     }
     let first = usize::from(segment.is_some());
-    if packet.control_truncated && packet.descriptors() < unix::MAX_FDS {
-        return Err(Refusal::NoDescriptors);
-    }
-    let expected =
-        first + 1 + usize::from(sender.has_doorbell) + usize::from(sender.has_doorbell_page);
-    if packet.control_truncated || packet.descriptors() != expected {
-        return Err(Refusal::Untrusted);
-    }
+    let doorbells = usize::from(sender.has_doorbell) + usize::from(sender.has_doorbell_page);
+    check_count(&packet, first + 1 + doorbells)?;
     let handle = packet.take(first).ok_or(Refusal::Untrusted)?;
     // With the device: a file system can give a file of its own any inode number.
     let other_end = Identity { dev: ends.own.dev, ino: ends.peer.inode };
@@ -693,30 +689,19 @@ fn check_packet(
     // A process that this one cannot ask after by its id.
     let is_unseen = credentials.pid == 0;
     let life = if is_unseen { unix::peer_process(socket.raw()).ok() } else { None };
-    if let Some(fd) = &doorbell {
-        let is_good = match trusted {
-            true => is_doorbell(fd.raw()),
-            false => party.has_made(fd.raw()),
-        };
-        if !is_good {
-            return Err(Refusal::Untrusted);
-        }
-    }
-    if let Some(fd) = &doorbell_page {
-        segment::verify_doorbell_page(fd.raw())?;
-    }
-    Ok(PeerInfo {
+    let peer = PeerInfo {
         pid: credentials.pid,
         uid: credentials.uid,
         trusted,
         party,
         nonce: sender.nonce,
         slot: sender.slot,
-        doorbell: doorbell.map(|fd| fd.move_up(local.hidden_min)),
-        doorbell_page: doorbell_page.map(|fd| fd.move_up(local.hidden_min)),
+        doorbell,
+        doorbell_page,
         process: None,
-        life: life.map(|fd| fd.move_up(local.hidden_min)),
-    })
+        life,
+    };
+    peer.checked(local)
 }
 
 /// A pidfd of the process that connected, or listens, at the other end.
@@ -728,12 +713,6 @@ fn process(socket: &Hidden, trusted: bool) -> Option<OwnedFd> {
 /// come to the same answer.
 fn is_trusted(uid: u32) -> bool {
     uid == identity::effective_uid()
-}
-
-/// Whether a descriptor can be an eventfd that does not block its writer: not a file, pipe or socket
-/// in any case. (Other anonymous inodes refuse the write; the peer table looks closer, once.)
-fn is_doorbell(fd: i32) -> bool {
-    stat::stat(fd).is_ok_and(|stat| stat.is_anonymous()) && fd::is_nonblocking(fd)
 }
 
 fn of_proc(error: Errno) -> Refusal {
@@ -895,5 +874,6 @@ impl Drop for Permit {
 }
 
 mod across;
+mod checked;
 #[cfg(test)]
 mod model;

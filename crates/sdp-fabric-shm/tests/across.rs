@@ -3,9 +3,10 @@
 mod common;
 
 use std::{
+    ffi::OsStr,
     fs,
     net::{Ipv4Addr, TcpStream},
-    os::unix::fs::PermissionsExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
 };
 
@@ -78,6 +79,39 @@ fn ends_meet_and_the_name_goes() {
                 assert_eq!(directory.names(), 0);
             }
         }
+    });
+}
+
+#[test]
+fn each_takes_its_own_name_away() {
+    isolated(|| {
+        let directory = Directory::new();
+        let (client, server) = ends();
+        let path = Path::of_meeting(NUMBERS.connector);
+        let path = std::path::Path::new(OsStr::from_bytes(path.as_bytes()));
+        // One that was left behind.
+        drop(UnixListener::bind(path).unwrap());
+        let mut one = end(&client, true, NUMBERS, 2);
+        one.pending(2);
+        assert_eq!(directory.names(), 1);
+        let mut two = end(&server, false, NUMBERS, 2);
+        let (a, b) = meet(&mut one, &mut two);
+        discard(a);
+        discard(b);
+        assert_eq!(directory.names(), 0);
+        // Another process took the name for one of those.
+        one.pending(1);
+        fs::remove_file(path).unwrap();
+        let other = UnixListener::bind(path).unwrap();
+        one.rendezvous.abandon();
+        assert_eq!(directory.names(), 1, "the other one's");
+        drop(other);
+        fs::remove_file(path).unwrap();
+        // The directory is another one by now.
+        one.pending(1);
+        across::set_directory(b"/nonexistent");
+        one.rendezvous.abandon();
+        assert_eq!(directory.names(), 0);
     });
 }
 

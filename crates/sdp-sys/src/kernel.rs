@@ -155,6 +155,9 @@ table! {
     /// Gives a file another name.
     linkat(from: i32, path: &CStr, to: i32, new: &CStr, flags: i32)
         = SYS_linkat(from, path.as_ptr(), to, new.as_ptr(), flags);
+    /// Moves a name.
+    renameat2(from: i32, path: &CStr, to: i32, new: &CStr, flags: u32)
+        = SYS_renameat2(from, path.as_ptr(), to, new.as_ptr(), flags);
     /// Takes a name away.
     unlinkat(directory: i32, path: &CStr, flags: i32) = SYS_unlinkat(directory, path.as_ptr(), flags);
     /// Sets permission bits.

@@ -94,6 +94,12 @@ pub fn publish(fd: i32, own: &CStr, path: &CStr, backlog: i32) -> Result<(), Err
     published.map(drop)
 }
 
+/// Gives what has a path name another one in the same directory, which is free.
+pub fn rename(path: &CStr, to: &CStr) -> Result<(), Errno> {
+    const HERE: i32 = libc::AT_FDCWD;
+    kernel::renameat2(HERE, path, HERE, to, 0).map(drop)
+}
+
 /// Takes a path name away.
 pub fn unpublish(path: &CStr) {
     let _ = kernel::unlinkat(libc::AT_FDCWD, path, 0);

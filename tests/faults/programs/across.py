@@ -2,7 +2,7 @@
 
 Usage: across.py serve ADDRESS PORT blocking|epoll|fork CONNECTIONS | across.py ask ADDRESS PORT MESSAGES SIZE
        across.py relay ADDRESS PORT TO TO-PORT | across.py last ADDRESS PORT SIZE | across.py often ADDRESS PORT CONNECTIONS
-       across.py late ADDRESS PORT waits|zerocopy|timestamps
+       across.py late ADDRESS PORT waits|zerocopy|timestamps | across.py leave ADDRESS PORT exit|exec
 A message is its length in four bytes, and bytes that its number chooses. The server ends after so many connections.
 """
 
@@ -215,6 +215,18 @@ def late(address, port, how):
         assert origins == [COMPLETION if how == "zerocopy" else STAMP], told
 
 
+def leave(address, port, how):
+    """A client that leaves by an exit, or a new image, while it offers to meet."""
+    sock = socket.create_connection((address, int(port)))
+    message = struct.pack(">I", 100) + content(1, 100)
+    for _ in range(20):
+        sock.sendall(message)
+        assert exactly(sock, len(message)) == message
+    if how == "exec":
+        os.execvp("true", ["true"])
+    ctypes.CDLL(None).exit(0)
+
+
 def relay(address, port, to, to_port):
     """Passes one connection's bytes on, as a proxy in user space does."""
     with socket.create_server((address, int(port)), family=family(address)) as listener:
@@ -230,4 +242,4 @@ def relay(address, port, to, to_port):
                     ways.pop(sock).shutdown(socket.SHUT_WR)
 
 
-{"serve": serve, "ask": ask, "last": last, "often": often, "late": late, "relay": relay}[sys.argv[1]](*sys.argv[2:])
+{"serve": serve, "ask": ask, "last": last, "often": often, "late": late, "leave": leave, "relay": relay}[sys.argv[1]](*sys.argv[2:])

@@ -23,7 +23,7 @@ use sdp_sys::{
 
 use super::{
     ACCEPTS_PER_STEP, Attachment, BACKLOG, Draft, LATE_JOINS, Local, MAX_STRANGERS, PeerHello,
-    PeerInfo, Permit, Received, Rendezvous, State, hide, receive,
+    PeerInfo, Permit, Received, Rendezvous, State, checked::check_count, hide, receive,
 };
 use crate::{
     across::{self, Across, Body, Bound, Head, Numbers, Path, VERSIONS},
@@ -43,18 +43,29 @@ pub(super) struct Published {
     listener: Hidden,
     accepted: Option<Hidden>,
     _permit: Permit,
-    /// The number that the name is a hash of.
+    /// The number that the name is a hash of, and which socket has the name.
     connector: u32,
+    id: Option<Identity>,
     /// It was this process that published it.
     pub(super) is_ours: bool,
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        if self.is_ours {
-            unix::unpublish(Path::of_meeting(self.connector).as_c_str());
+        if !self.is_ours || self.id.is_none() {
+            return;
+        }
+        for path in Path::of_earlier_meeting(self.connector) {
+            // Another process may have taken it for one that was left behind, and published its own.
+            if identity_at(&path) == self.id {
+                unix::unpublish(path.as_c_str());
+            }
         }
     }
+}
+
+fn identity_at(path: &Path) -> Option<Identity> {
+    stat::of_path(path.as_c_str()).ok().map(|stat| stat.id)
 }
 
 impl Published {
@@ -141,7 +152,11 @@ impl Rendezvous {
         match unix::connect_path(socket.raw(), path.as_bytes()) {
             Ok(()) => return self.ask(local, socket),
             // A process that died left the name.
-            Err(Errno::ECONNREFUSED) => unix::unpublish(path.as_c_str()),
+            Err(Errno::ECONNREFUSED) => {
+                if take_away(&path, &socket) {
+                    return self.ask(local, socket);
+                }
+            }
             Err(Errno(libc::ENOENT)) => {}
             Err(Errno::EAGAIN) => return Ok(None),
             Err(error) => return Err(of_place(error)),
@@ -160,6 +175,7 @@ impl Rendezvous {
             accepted: None,
             _permit: permit,
             connector: across.numbers.connector,
+            id: identity_at(&path),
             is_ours: true,
         });
         Ok(None)
@@ -285,6 +301,18 @@ impl Rendezvous {
     }
 }
 
+/// Takes a name away at which no process listens. True: meanwhile one does, and `socket` has reached
+/// it. So the name is moved first, and looked at once more where no other end finds it.
+fn take_away(path: &Path, socket: &Hidden) -> bool {
+    let aside = Path::fresh();
+    if unix::rename(path.as_c_str(), aside.as_c_str()).is_err() {
+        return false;
+    }
+    let is_fresh = unix::connect_path(socket.raw(), aside.as_bytes()).is_ok();
+    unix::unpublish(aside.as_c_str());
+    is_fresh
+}
+
 /// The next connection to the name.
 fn next(local: &Local<'_>, offer: &mut Published) -> Result<Option<Hidden>, Refusal> {
     if let Some(socket) = offer.accepted.take() {
@@ -368,32 +396,20 @@ fn take_peer(
     first: usize,
     other: Other,
 ) -> Result<PeerInfo, Refusal> {
-    if packet.control_truncated && packet.descriptors() < unix::MAX_FDS {
-        return Err(Refusal::NoDescriptors);
-    }
-    let expected = first + if head.has_doorbell { 2 } else { 0 };
-    if packet.control_truncated || packet.descriptors() != expected {
-        return Err(Refusal::Untrusted);
-    }
-    let (doorbell, page) = (packet.take(first), packet.take(first + 1));
-    if doorbell.as_ref().is_some_and(|fd| !other.party.has_made(fd.raw())) {
-        return Err(Refusal::Untrusted);
-    }
-    if let Some(fd) = &page {
-        segment::verify_doorbell_page(fd.raw())?;
-    }
-    Ok(PeerInfo {
+    check_count(&packet, first + if head.has_doorbell { 2 } else { 0 })?;
+    let peer = PeerInfo {
         pid: other.pid,
         uid: other.uid,
         trusted: false,
         party: other.party,
         nonce: head.process,
         slot: head.slot,
-        doorbell: doorbell.map(|fd| fd.move_up(local.hidden_min)),
-        doorbell_page: page.map(|fd| fd.move_up(local.hidden_min)),
+        doorbell: packet.take(first),
+        doorbell_page: packet.take(first + 1),
         process: None,
-        life: other.process.map(|fd| fd.move_up(local.hidden_min)),
-    })
+        life: other.process,
+    };
+    peer.checked(local)
 }
 
 /// What a packet says of the meeting, and what its codes cover.

@@ -23,6 +23,7 @@ use crate::{
     migration::{
         handover::{self, NextReader},
         incompatible::{self, Incompatible},
+        promote,
     },
     process::{
         self, page,
@@ -59,6 +60,9 @@ pub(crate) fn executing() {
     ask_first(is_inherited_on_purpose);
     let mut grace_ns = 0;
     table::walk(|fd, entry| {
+        if let Entry::Conn(index) = entry {
+            crate::conn::get(index).into_iter().for_each(promote::withdraw);
+        }
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
         {

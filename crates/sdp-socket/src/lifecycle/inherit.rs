@@ -447,7 +447,10 @@ pub(crate) fn exiting() {
                     crate::lifecycle::finish_stream(&conn, fd);
                 }
                 Stage::Guarded => grace_ns = hosts::exiting(&conn, fd).max(grace_ns),
-                _ => crate::migration::promote::ended(&conn),
+                _ => {
+                    crate::migration::promote::ended(&conn);
+                    crate::migration::promote::withdraw(&conn);
+                }
             }
         }
     });

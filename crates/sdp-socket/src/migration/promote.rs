@@ -256,6 +256,14 @@ pub(crate) fn ended(conn: &Conn) {
     }
 }
 
+/// This process is about to end, or to execute something: a name in the directory would stay behind.
+/// Should it go on after all, the next step begins anew.
+pub(crate) fn withdraw(conn: &Conn) {
+    if conn.is_across() && conn.stage() == Stage::Meeting {
+        conn.try_meeting(Rendezvous::abandon);
+    }
+}
+
 /// Why a meeting to which the other end did not come led to nothing: `reason`, unless this end wanted for
 /// memory or descriptors before and may have turned the other end away. It does not come a second time.
 fn unless_turned_away(conn: &Conn, reason: Reason) -> Reason {

@@ -101,12 +101,38 @@ fn is_peer_dead(conn: &Conn, fd: Option<c_int>) -> bool {
 /// bytes that our kernel has no room for.
 fn is_orphaned(conn: &Conn, fd: c_int) -> bool {
     if conn.is_across() {
-        // No table here knows it: its end tells by the FIN that the kernel sent for it.
-        return carrier::is_over(fd);
+        return false; // no table here knows it, and a FIN may be a half-close
     }
     let Some(tuple) = conn.name(fd) else { return false };
     match identity::diag(&tuple.reversed()) {
         Ok(Some(socket)) => socket.presence() == Presence::Closed,
         Ok(None) | Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Shutdown, TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
+    use super::*;
+    use crate::conn::Stage;
+
+    /// The process that had met may have ended after a half-close, while its child holds the gate.
+    #[test]
+    fn a_half_close_elsewhere_is_no_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        other.shutdown(Shutdown::Write).unwrap();
+        while !carrier::is_over(ours.as_raw_fd()) {
+            std::thread::yield_now();
+        }
+        crate::lifecycle::hand_in();
+        let (_, conn) = conn::create(Stage::Candidate).expect("a slot");
+        conn.across.store(Conn::IS_ACROSS, core::sync::atomic::Ordering::Relaxed);
+        assert!(!is_orphaned(conn, ours.as_raw_fd()));
     }
 }
