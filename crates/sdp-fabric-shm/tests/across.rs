@@ -5,8 +5,12 @@ mod common;
 use std::{
     ffi::OsStr,
     fs,
+    io::Write,
     net::{Ipv4Addr, TcpStream},
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt, net::UnixListener},
+    os::{
+        fd::AsRawFd,
+        unix::{ffi::OsStrExt, fs::PermissionsExt, net::UnixListener},
+    },
     path::PathBuf,
 };
 
@@ -112,6 +116,35 @@ fn each_takes_its_own_name_away() {
         across::set_directory(b"/nonexistent");
         one.rendezvous.abandon();
         assert_eq!(directory.names(), 0);
+    });
+}
+
+/// A process at the name sends a socket whose close would wait for an hour.
+#[test]
+fn sockets_of_strangers_do_not_linger() {
+    isolated(|| {
+        let directory = Directory::new();
+        let (client, _server) = ends();
+        let mut one = end(&client, true, NUMBERS, 2);
+        one.pending(1);
+        let path = Path::of_meeting(NUMBERS.connector);
+        let stranger = unix::socket().unwrap();
+        unix::connect_path(stranger.raw(), path.as_bytes()).unwrap();
+        let (mut lingers, _unread) = ends();
+        lingers.set_nonblocking(true).unwrap();
+        while lingers.write(&[0; 1 << 16]).is_ok() {}
+        let linger = libc::linger { l_onoff: 1, l_linger: 3600 };
+        sdp_sys::kernel::setsockopt(
+            lingers.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &linger,
+        )
+        .unwrap();
+        unix::send(stranger.raw(), &[0; 200], &[lingers.as_raw_fd()]).unwrap();
+        drop(lingers);
+        one.pending(1);
+        assert_eq!(directory.names(), 1);
     });
 }
 

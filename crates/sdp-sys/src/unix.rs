@@ -272,6 +272,9 @@ impl Packet {
     }
 
     fn push(&mut self, fd: OwnedFd) {
+        // A stranger's TCP socket might linger when it is closed: for as long as its sender said.
+        let linger = libc::linger { l_onoff: 0, l_linger: 0 };
+        let _ = kernel::setsockopt(fd.raw(), libc::SOL_SOCKET, libc::SO_LINGER, &linger);
         // More than the control buffer can name cannot arrive; if it did, the drop closes it.
         if let Some(free) = self.fds.get_mut(self.count) {
             *free = Some(fd);
