@@ -48,6 +48,11 @@ impl Party {
         Self::of(uid, unix::peer_process(socket).ok().as_ref(), false)
     }
 
+    /// Whether the word of a party is that of one process.
+    pub const fn is_process(word: u64) -> bool {
+        word & PROCESS != 0
+    }
+
     /// As one word.
     pub const fn to_word(self) -> u64 {
         self.0

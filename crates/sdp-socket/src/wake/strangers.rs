@@ -47,8 +47,13 @@ use crate::{
     },
 };
 
-/// Other users that a process has doorbells for; those beyond are woken by wake bytes.
-pub(crate) const USERS: usize = 16;
+/// Other users, and processes of users without a name here, that a process has doorbells for; those
+/// beyond are woken by wake bytes. A container may have any number of such processes: they leave
+/// places to users.
+const PARTIES: usize = 16;
+const PROCESSES: usize = PARTIES / 2;
+/// One more is a device's.
+pub(crate) const USERS: usize = PARTIES + 1;
 /// Rings after which a doorbell is emptied. The smallest holds more (128, with the kernel's least
 /// send buffer), and each of its bytes was written for a sleeper.
 const DRAIN_AFTER: u32 = 48;
@@ -342,8 +347,22 @@ pub(crate) fn doorbell_for(party: Party) -> Option<ForeignDoorbell> {
     })
 }
 
+/// Whether another party gets a doorbell, beside those that have one.
+fn has_place(party: u64, others: impl Iterator<Item = u64>) -> bool {
+    let (mut parties, mut processes) = (0, 0);
+    for other in others.filter(|other| *other != NOBODY) {
+        parties += 1;
+        processes += usize::from(Party::is_process(other));
+    }
+    parties < PARTIES && (processes < PROCESSES || !Party::is_process(party))
+}
+
 /// By the one thread that may.
 fn make(party: u64) {
+    let others = PLACES.iter().take(count() as usize);
+    if !has_place(party, others.map(|place| place.party.load(Ordering::Relaxed))) {
+        return;
+    }
     let Some(place) = PLACES.get(count() as usize) else { return };
     if ownership().is_none() {
         let Some(fresh) = process::map_private(size_of::<Ownership>()) else { return };
@@ -438,5 +457,34 @@ pub(crate) fn drop_all(forked: bool, unhide: impl Fn(&AtomicI32)) {
         }
         place.is_drained.store(false, Ordering::Relaxed);
         give_up_page(&place.page, forked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn processes_leave_places_to_users_and_all_leave_one_to_the_device() {
+        let process = |number: u64| 1 << 63 | number;
+        assert!(Party::is_process(process(1)));
+        let mut all: Vec<u64> = Vec::new();
+        for number in 0..100 {
+            if has_place(process(number), all.iter().copied()) {
+                all.push(process(number));
+            }
+        }
+        assert_eq!(all.len(), PROCESSES);
+        all.push(NOBODY);
+        for user in 0..100 {
+            if has_place(Party::of_user(user).to_word(), all.iter().copied()) {
+                all.push(Party::of_user(user).to_word());
+            }
+        }
+        assert_eq!(all.len(), PARTIES + 1);
+        all.retain(|party| *party != NOBODY);
+        assert!(all.len() < USERS, "the device's");
     }
 }
