@@ -6,6 +6,8 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +137,29 @@ def test_strict_clients_are_warned_of(ladder, tmp_path):
     assert "[strict-client]" in said and "[strict-server]" not in said
     assert "[strict-client]" in sdp(ladder, "explain", "--config", rules, "psql", "10.0.0.1:5432").stdout
     assert "[strict-client]" not in sdp(ladder, "explain", "--config", rules, "psql", "10.0.0.1:5433").stdout
+
+
+def test_explain_knows_the_directory_of_containers(ladder, tmp_path, request):
+    """Whether ends in two containers meet, by the same tunable that the library goes by; nothing of it where a rule says tcp."""
+    rules = tmp_path / "libsdp.conf"
+    base = Path(tempfile.mkdtemp(prefix="meet-"))  # the path of a directory is short
+    request.addfinalizer(lambda: shutil.rmtree(base, True))
+    place = base / "sdp"
+
+    def says(address, where=place):
+        rules.write_text(f"option rendezvous_dir {where}\nuse tcp client * *:389\n", encoding="utf-8")
+        return sdp(ladder, "explain", "--config", rules, "psql", address).stdout
+
+    assert f"TCP, there is no {place}" in says("10.0.0.1:5432")
+    place.mkdir()
+    place.chmod(0o1733)
+    assert f"SDP if it has {place}, too" in says("10.0.0.1:5432")
+    assert "container" not in says("10.0.0.1:389") + says("127.0.0.1:5432")
+    place.chmod(0o777)
+    assert f"TCP, {place} has mode 777" in says("10.0.0.1:5432")
+    assert "TCP, rendezvous_dir is none" in says("10.0.0.1:5432", "none")
+    env = environment(SDP_RENDEZVOUS_DIR="/nonexistent/sdp")
+    assert "no /nonexistent/sdp" in sdp(ladder, "explain", "--config", rules, "psql", "10.0.0.1:5432", env=env).stdout
 
 
 def test_a_folder_behind_trace_is_no_command(ladder, tmp_path):

@@ -25,7 +25,7 @@ use crate::program::{Loading, Program};
 use crate::rules::{Texts, render};
 use crate::{Failure, devices, ping, procs, run, show, stat, sys};
 
-mod containers;
+pub(crate) mod containers;
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;

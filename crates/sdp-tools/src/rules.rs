@@ -409,6 +409,16 @@ pub fn explain(options: &ExplainOptions) -> Result<(), Failure> {
         let why = if texts.is_simple { SIMPLE } else { "no rule matches" };
         let _ = writeln!(out, "  {}: {why}", texts.name(Source::File));
     }
+    if e.effective != Family::Tcp.word() && !address.ip().is_loopback() {
+        let mut tunables = *texts.config().tunables();
+        for (name, value) in std::env::vars_os() {
+            let entry = format!("{}={}", name.to_string_lossy(), value.to_string_lossy());
+            let _ = tunables.set_from_env(entry.as_bytes());
+        }
+        let prospect = crate::doctor::containers::prospect(&tunables);
+        let _ =
+            writeln!(out, "  where the other end is in another container of this host: {prospect}");
+    }
     if e.effective == Family::Sdp.word() {
         out += &if options.server {
             strict_note("sdp server")

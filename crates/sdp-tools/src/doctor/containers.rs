@@ -1,5 +1,6 @@
 //! The check of the directory in which connections between containers meet, and of what else they need.
 
+use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use sdp_config::tunables::Tunables;
@@ -34,15 +35,7 @@ impl Doctor {
             let advice = if named.is_some() { ADVICE_MODE } else { "" };
             return self.add(CHECK, grade, what, advice);
         };
-        let mode = found.permissions().mode();
-        if !found.is_dir() {
-            return self.add(CHECK, Grade::Slow, format!("{path} is no directory"), ADVICE_MODE);
-        }
-        if mode & WRITABLE != 0 && mode & STICKY == 0 {
-            let what = format!(
-                "{path} has mode {:o}: others may take names away, so it is not used",
-                mode & 0o7777
-            );
+        if let Some(what) = fault(&path, &found) {
             return self.add(CHECK, Grade::Slow, what, ADVICE_MODE);
         }
         let mut is_well = true;
@@ -66,6 +59,35 @@ impl Doctor {
                 format!("{path} is there: connections between containers that have it meet"),
             );
         }
+    }
+}
+
+/// Why the library does not use such a directory.
+fn fault(path: &str, found: &Metadata) -> Option<String> {
+    let mode = found.permissions().mode();
+    if !found.is_dir() {
+        return Some(format!("{path} is no directory"));
+    }
+    (mode & WRITABLE != 0 && mode & STICKY == 0).then(|| {
+        format!(
+            "{path} has mode {:o}: others may take names away, so it is not used",
+            mode & 0o7777
+        )
+    })
+}
+
+/// What becomes of a connection to a container of this host, by the tunable `rendezvous_dir`.
+pub(crate) fn prospect(tunables: &Tunables) -> String {
+    let path = String::from_utf8_lossy(tunables.rendezvous_dir.as_bytes()).into_owned();
+    if path.is_empty() {
+        return "TCP, rendezvous_dir is none".into();
+    }
+    match std::fs::metadata(&path) {
+        Err(_) => format!("TCP, there is no {path} (docs/containers.md)"),
+        Ok(found) => match fault(&path, &found) {
+            Some(fault) => format!("TCP, {fault}"),
+            None => format!("SDP if it has {path}, too"),
+        },
     }
 }
 
