@@ -10,18 +10,24 @@
 //! * [`rpc`]: record marks and the first words of RPC messages.
 //! * [`results`]: where the data of a READ lies in a reply, the only knowledge of NFS here.
 //! * [`responder`]: the server's side of a connection.
+//! * [`requester`]: the client's side.
+//! * [`bounds`]: how long a call's reply may be.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod bounds;
 pub mod private_data;
+pub mod requester;
 pub mod responder;
 pub mod results;
 pub mod rpc;
 pub mod rule;
 pub mod wire;
 
+#[cfg(test)]
+mod both;
 #[cfg(test)]
 mod vectors;

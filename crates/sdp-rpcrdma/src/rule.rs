@@ -42,11 +42,19 @@ pub enum Rule {
     WriteChunkTooSmall,
     /// A reply fits neither into a message nor into the chunk that was given for it.
     ReplyTooLong,
+    /// A reply has a Read list.
+    ReadListInReply,
+    /// A reply's chunk is not that of the call, or has more bytes than were offered.
+    ReplyChunk,
+    /// A responder has refused a call by `ERR_VERS`.
+    ErrVers,
+    /// A responder has refused a call by `ERR_CHUNK`.
+    ErrChunk,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::TooShort,
         Self::Version,
         Self::Procedure,
@@ -66,6 +74,10 @@ impl Rule {
         Self::TwiceInFlight,
         Self::WriteChunkTooSmall,
         Self::ReplyTooLong,
+        Self::ReadListInReply,
+        Self::ReplyChunk,
+        Self::ErrVers,
+        Self::ErrChunk,
     ];
 
     /// A short name for tables and counters.
@@ -90,6 +102,10 @@ impl Rule {
             Self::TwiceInFlight => "twice-in-flight",
             Self::WriteChunkTooSmall => "write-chunk-too-small",
             Self::ReplyTooLong => "reply-too-long",
+            Self::ReadListInReply => "read-list-in-reply",
+            Self::ReplyChunk => "reply-chunk",
+            Self::ErrVers => "err-vers",
+            Self::ErrChunk => "err-chunk",
         }
     }
 
@@ -114,6 +130,10 @@ impl Rule {
             Self::TwiceInFlight => "RFC 8166, 4.2.1, and RFC 5531, 9",
             Self::WriteChunkTooSmall => "RFC 8166, 3.4.6 and 4.5.3",
             Self::ReplyTooLong => "RFC 8166, 3.5.3 and 4.5.3",
+            Self::ReadListInReply => "RFC 8166, 4.3.1",
+            Self::ReplyChunk => "RFC 8166, 4.3.3",
+            Self::ErrVers => "RFC 8166, 4.5.1",
+            Self::ErrChunk => "RFC 8166, 4.5.2 and 4.5.3",
         }
     }
 }

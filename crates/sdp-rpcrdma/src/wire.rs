@@ -11,6 +11,8 @@ pub const SEGMENTS_MAX: usize = 32;
 pub const READ_CHUNKS_MAX: usize = 2;
 /// Bytes of a header with empty lists.
 pub const HEADER: usize = 28;
+/// Bytes of the shortest message that a requester looks at.
+const ERROR_LEAST: usize = 16;
 /// Bytes of the longest header that is made here: one Write chunk and a Reply chunk.
 pub const HEADER_MAX: usize = HEADER + 2 * (8 + 16 * SEGMENTS_MAX);
 /// Bytes of the longest header that is taken; the rest of a message need not be looked at.
@@ -53,6 +55,14 @@ impl Chunk {
     /// One without segments.
     pub const EMPTY: Self =
         Self { segments: [Segment { handle: 0, length: 0, offset: 0 }; SEGMENTS_MAX], count: 0 };
+
+    /// One of one segment.
+    pub const fn of(segment: Segment) -> Self {
+        let mut chunk = Self::EMPTY;
+        chunk.segments[0] = segment;
+        chunk.count = 1;
+        chunk
+    }
 
     /// Adds a segment.
     ///
@@ -268,6 +278,56 @@ pub fn decode(bytes: &[u8], len: usize, most: u32) -> Result<Header, Refusal> {
     Ok(header)
 }
 
+/// What came to a requester.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is looked at once, and never kept")]
+pub enum Replied {
+    /// A reply, or a call in the other direction.
+    Header(Header),
+    /// An error in the place of a reply (RFC 8166, 4.5): its XID, credits, and the rule that the
+    /// responder says was broken.
+    Error(u32, u32, Rule),
+}
+
+/// Decodes the header of a message of `len` bytes that came to a requester, of which `bytes` has the
+/// beginning ([`HEADER_TAKEN`], or all of it).
+///
+/// # Errors
+/// The rule that was broken, and the XID if the message has one.
+pub fn decode_reply(bytes: &[u8], len: usize) -> Result<Replied, (Option<u32>, Rule)> {
+    // An error is shorter than a header with its lists.
+    if bytes.len() < ERROR_LEAST || len < bytes.len() {
+        return Err((None, Rule::TooShort));
+    }
+    let mut reader = Reader { bytes, index: 0 };
+    let mut fixed = [0; 4];
+    for place in &mut fixed {
+        *place = reader.word().map_err(|rule| (None, rule))?;
+    }
+    let [xid, version, credits, procedure] = fixed;
+    // A responder that has no version 1 echoes ours, so another one is nobody's.
+    if version != VERSION {
+        return Err((None, Rule::Version));
+    }
+    let credits = credits.max(1);
+    let wrong = |rule| (Some(xid), rule);
+    let is_nomsg = match procedure {
+        MSG => false,
+        NOMSG => true,
+        DONE => return Err((None, Rule::Done)),
+        ERROR => {
+            let rule = match reader.word().map_err(wrong)? {
+                ERR_VERS => Rule::ErrVers,
+                _ => Rule::ErrChunk,
+            };
+            return Ok(Replied::Error(xid, credits, rule));
+        }
+        _ => return Err(wrong(Rule::Procedure)),
+    };
+    let lists = reader.lists().map_err(wrong)?;
+    Ok(Replied::Header(Header { xid, credits, is_nomsg, lists, len: 4 * reader.index }))
+}
+
 /// The rules between a header's parts.
 fn check(header: &Header, len: usize, most: u32) -> Result<(), Rule> {
     let lists = &header.lists;
@@ -328,10 +388,12 @@ impl<const ROOM: usize> Bytes<ROOM> {
 
     fn chunk(&mut self, chunk: &Chunk) {
         self.words(&[1, chunk.segments().len() as u32]);
-        for segment in chunk.segments() {
-            let (high, low) = ((segment.offset >> 32) as u32, segment.offset as u32);
-            self.words(&[segment.handle, segment.length, high, low]);
-        }
+        chunk.segments().iter().for_each(|segment| self.segment(segment));
+    }
+
+    fn segment(&mut self, segment: &Segment) {
+        let (high, low) = ((segment.offset >> 32) as u32, segment.offset as u32);
+        self.words(&[segment.handle, segment.length, high, low]);
     }
 
     /// The bytes.
@@ -354,8 +416,44 @@ pub fn encode(
     write: Option<&Chunk>,
     reply: Option<&Chunk>,
 ) -> Bytes {
+    encode_all(xid, credits, is_nomsg, None, write, reply)
+}
+
+/// The header of a call: the whole call is in `whole`, or behind the header; the reply may go into
+/// `reply`.
+pub fn encode_call(
+    xid: u32,
+    credits: u32,
+    whole: Option<Segment>,
+    reply: Option<Segment>,
+) -> Bytes {
+    let chunk = reply.map(Chunk::of);
+    encode_all(xid, credits, whole.is_some(), whole, None, chunk.as_ref())
+}
+
+/// Bytes of such a header.
+pub const fn call_len(has_whole: bool, has_reply: bool) -> usize {
+    // Discriminator, position, segment; and in the place of a zero: one, count, segment.
+    let whole = if has_whole { 24 } else { 0 };
+    HEADER + whole + if has_reply { 4 + 16 } else { 0 }
+}
+
+fn encode_all(
+    xid: u32,
+    credits: u32,
+    is_nomsg: bool,
+    whole: Option<Segment>,
+    write: Option<&Chunk>,
+    reply: Option<&Chunk>,
+) -> Bytes {
     let mut bytes = Bytes::new();
-    bytes.words(&[xid, VERSION, credits, if is_nomsg { NOMSG } else { MSG }, 0]);
+    bytes.words(&[xid, VERSION, credits, if is_nomsg { NOMSG } else { MSG }]);
+    if let Some(segment) = whole {
+        // At position zero.
+        bytes.words(&[1, 0]);
+        bytes.segment(&segment);
+    }
+    bytes.words(&[0]);
     if let Some(chunk) = write {
         bytes.chunk(chunk);
     }
