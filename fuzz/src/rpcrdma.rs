@@ -1,10 +1,13 @@
 //! Messages to a responder of RPC-over-RDMA, most of them nearly right, and replies of a server that
-//! lies about lengths: nothing panics, what is taken lies within its limits, and each call ends once.
+//! lies about lengths; the same messages to a requester: nothing panics, what is taken lies within
+//! its limits, and each call ends once.
 
 use sdp_rpcrdma::{
+    bounds,
     private_data::Offer,
+    requester::{self, Requester},
     responder::{Arrival, Piece, Responder, Settings},
-    wire::HEADER_MAX,
+    wire::{HEADER_MAX, Segment},
 };
 
 use crate::random::Random;
@@ -78,8 +81,56 @@ fn reply(random: &mut Random, xid: u32) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
+/// A requester's connection: what comes are messages of any kind.
+fn asked(random: &mut Random) {
+    let ours = Offer { remote_invalidation: false, sends: 4096, receives: 4096 };
+    let credits = 1 + random.below(20) as u32;
+    let theirs = offer(random);
+    let mut requester = Requester::new(requester::Settings { credits, ours, theirs });
+    let mut open: Vec<(u32, Option<u32>)> = Vec::new();
+    for _ in 0..64 {
+        let xid = random.below(40) as u32;
+        let room = random.once_in(2).then(|| random.below(9000) as u32);
+        let segment = |length: u32| Segment { handle: 5, length, offset: 0 };
+        let whole = random.once_in(2).then(|| segment(9000));
+        let len = 24 + random.below(5000) as u32;
+        if let Ok(header) = requester.call(xid, len, whole, room.map(segment)) {
+            let inline = if whole.is_some() { 0 } else { len as usize };
+            assert!(header.as_slice().len() + inline <= requester.call_limit() as usize);
+            open.push((xid, room));
+        }
+        assert!(
+            open.len() == requester.in_flight() && (1..=credits).contains(&requester.credits())
+        );
+        let bytes = message(random);
+        let _ = bounds::reply_of(&bytes);
+        let at = |xid: u32| open.iter().position(|(of, _)| *of == xid).expect("a call");
+        match requester.arrive(&bytes, bytes.len()) {
+            requester::Arrival::Reply { xid, from } => {
+                assert!(from + 8 <= bytes.len());
+                open.remove(at(xid));
+            }
+            requester::Arrival::Long { xid, len } => {
+                let (_, room) = open.remove(at(xid));
+                assert!(room.is_some_and(|room| len <= room));
+            }
+            requester::Arrival::Failed { xid, .. } => {
+                open.remove(at(xid));
+            }
+            requester::Arrival::Callback(from) => {
+                assert!(from + 8 <= bytes.len());
+                if random.once_in(2) {
+                    requester.callback_reply(xid, random.below(5000) as usize);
+                }
+            }
+            requester::Arrival::Drop(_) => {}
+        }
+    }
+}
+
 /// A connection of some messages.
 pub fn round(random: &mut Random) {
+    asked(random);
     let credits = 1 + random.below(20) as u32;
     let ours = Offer { remote_invalidation: false, sends: 4096, receives: 4096 };
     let theirs = offer(random);

@@ -11,8 +11,7 @@ use alloc::vec::Vec;
 
 use crate::{
     private_data::Offer,
-    responder::CALLBACKS_MAX,
-    rpc::{Direction, direction},
+    rpc::{CALLBACKS_MAX, Direction, direction},
     rule::Rule,
     wire::{self, Bytes, Chunk, Header, Replied, Segment, decode_reply},
 };

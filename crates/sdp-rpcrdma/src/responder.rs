@@ -10,15 +10,13 @@ use alloc::vec::Vec;
 use crate::{
     private_data::Offer,
     results,
-    rpc::{Direction, Target, direction, roundup},
+    rpc::{CALLBACKS_MAX, Direction, Target, direction, roundup},
     rule::Rule,
     wire::{self, Answer, Bytes, Chunk, Header, Refusal, Segment, decode},
 };
 
 /// Beside the chunks that a call offers, a reply has room for so many bytes.
 pub const REPLY_ROOM: u32 = 4096;
-/// Callbacks that wait for the client's answers at most (RFC 8167, 5).
-pub const CALLBACKS_MAX: usize = 2;
 
 /// What holds for a connection as long as it lives.
 #[derive(Debug, Clone, Copy)]

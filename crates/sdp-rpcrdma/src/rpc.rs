@@ -5,6 +5,9 @@ pub const LAST_FRAGMENT: u32 = 1 << 31;
 /// Bytes of a record mark.
 pub const MARK: usize = 4;
 
+/// Callbacks that wait for the client's answers at most (RFC 8167, 5).
+pub const CALLBACKS_MAX: usize = 2;
+
 /// The word at a place, which is counted in words.
 pub(crate) fn word(bytes: &[u8], index: usize) -> Option<u32> {
     let at = index.checked_mul(4)?;
