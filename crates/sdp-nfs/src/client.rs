@@ -6,7 +6,6 @@
 //! block, and from there into the client's memory, or inline.
 
 use std::{
-    cell::Cell,
     collections::VecDeque,
     io::{self, Write},
     net::{IpAddr, TcpStream},
@@ -18,7 +17,7 @@ use sdp_fabric_verbs::{
     fabric::Id,
 };
 use sdp_rdma::{
-    fabric::{Gather, PostError, ReceiveQueue, Received, Scatter, SendOptions, SendQueue},
+    fabric::{PostError, ReceiveQueue, Received, SendOptions, SendQueue},
     key::{LocalSlice, RemoteSlice, Rkey},
     work::{Status, WorkId},
 };
@@ -32,6 +31,7 @@ use sdp_rpcrdma::{
 use serde_json::{Value, json};
 
 use crate::{
+    bytes::{Into, Ranges},
     counts::{Counts, End, Spans},
     pool::{self, Block, Pool},
     records::{HEAD, Records, Taker},
@@ -51,35 +51,6 @@ const POSTS_WAITING: usize = 256;
 const LOOK: usize = HEADER_TAKEN + Target::BYTES;
 /// Rounds without room that the fabric's own credits would make: replies need none.
 const AHEAD: u32 = 1 << 16;
-
-/// Bytes that go out behind a header: two ranges.
-struct Ranges<'a>([&'a [u8]; 2]);
-
-impl Gather for Ranges<'_> {
-    fn len(&self) -> usize {
-        self.0.iter().map(|range| range.len()).sum()
-    }
-
-    fn copy_to(&mut self, offset: usize, dst: &[Cell<u8>]) {
-        let bytes = self.0.iter().flat_map(|range| range.iter());
-        bytes.skip(offset).zip(dst).for_each(|(byte, cell)| cell.set(*byte));
-    }
-}
-
-/// Where inline bytes go.
-struct Into<'a>(&'a mut [u8], usize);
-
-impl Scatter for Into<'_> {
-    fn room(&self) -> usize {
-        self.0.len() - self.1
-    }
-
-    fn accept(&mut self, src: &[Cell<u8>]) {
-        let to = self.0.iter_mut().skip(self.1);
-        to.zip(src).for_each(|(byte, cell)| *byte = cell.get());
-        self.1 += src.len().min(self.room());
-    }
-}
 
 /// A call that has begun.
 #[derive(Debug, Default)]

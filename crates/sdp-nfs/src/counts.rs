@@ -22,6 +22,10 @@ pub enum End {
     Transfer,
     /// This process ends.
     Drained,
+    /// A proxy's client sent what is no record of a call.
+    ClientRecord,
+    /// No server accepts a proxy's connection.
+    NoServer,
 }
 
 impl End {
@@ -35,21 +39,23 @@ impl End {
             Self::QueuePair => "queue-pair",
             Self::Transfer => "transfer",
             Self::Drained => "drained",
+            Self::ClientRecord => "client-record",
+            Self::NoServer => "no-server",
         }
     }
 }
 
 macro_rules! counts {
-    ($($(#[$about:meta])* $name:ident,)*) => {
-        /// Counters of one connection, or of a whole gateway.
+    ($(#[$of:meta])* $kind:ident: $($(#[$about:meta])* $name:ident,)*) => {
+        $(#[$of])*
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
-        pub struct Counts {
+        pub struct $kind {
             $($(#[$about])* pub $name: u64,)*
             /// Messages that broke a rule, by [`Rule`].
             pub rules: [u64; Rule::ALL.len()],
         }
 
-        impl Counts {
+        impl $kind {
             /// Adds another's.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
@@ -60,11 +66,23 @@ macro_rules! counts {
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name)),*]
             }
+
+            /// A message broke a rule.
+            pub const fn broke(&mut self, rule: Rule) {
+                self.rules[rule as usize] += 1;
+            }
+
+            /// In JSON.
+            pub fn to_json(&self) -> Value {
+                to_json(self.named(), &self.rules)
+            }
         }
     };
 }
 
 counts! {
+    /// Counters of one connection, or of a whole gateway.
+    Counts:
     /// Calls that were forwarded.
     calls,
     /// Of these, those without chunks.
@@ -99,11 +117,33 @@ counts! {
     posts_waited,
 }
 
-impl Counts {
-    /// A message broke a rule.
-    pub const fn broke(&mut self, rule: Rule) {
-        self.rules[rule as usize] += 1;
-    }
+counts! {
+    /// Counters of one client of a proxy, or of a whole proxy.
+    LocalCounts:
+    /// Calls that were sent, each time.
+    calls,
+    /// Of these, those that lay in memory for the server to read.
+    calls_long,
+    /// Of these, those with memory for the reply.
+    offered,
+    /// Of these, those that had been sent on a connection that was lost.
+    again,
+    /// Calls that the client sent again on the same connection.
+    repeated,
+    /// Replies in a message.
+    replies_inline,
+    /// Replies that the server wrote into this host's memory.
+    replies_long,
+    /// Calls that the server refused by an error of the transport.
+    failed,
+    /// Callbacks of the server.
+    callbacks,
+    /// Answers to callbacks that were too long, or late.
+    callbacks_dropped,
+    /// Calls that waited for memory for the reply.
+    waited,
+    /// Connections to the server.
+    connects,
 }
 
 /// Places of a histogram: the last one is of half a minute and more.
@@ -152,20 +192,14 @@ impl Spans {
     }
 }
 
-impl Counts {
-    /// In JSON.
-    pub fn to_json(&self) -> Value {
-        let mut all: serde_json::Map<String, Value> = self
-            .named()
-            .into_iter()
-            .map(|(name, count)| (name.to_string(), Value::from(count)))
-            .collect();
-        let rules = Rule::ALL.iter().zip(self.rules).filter(|(_, count)| *count != 0);
-        let rules: serde_json::Map<String, Value> =
-            rules.map(|(rule, count)| (rule.name().to_string(), Value::from(count))).collect();
-        all.insert("rules".to_string(), Value::Object(rules));
-        Value::Object(all)
-    }
+fn to_json(named: Vec<(&'static str, u64)>, rules: &[u64]) -> Value {
+    let mut all: serde_json::Map<String, Value> =
+        named.into_iter().map(|(name, count)| (name.to_string(), Value::from(count))).collect();
+    let rules = Rule::ALL.iter().zip(rules).filter(|(_, count)| **count != 0);
+    let rules: serde_json::Map<String, Value> =
+        rules.map(|(rule, count)| (rule.name().to_string(), Value::from(*count))).collect();
+    all.insert("rules".to_string(), Value::Object(rules));
+    Value::Object(all)
 }
 
 #[cfg(test)]

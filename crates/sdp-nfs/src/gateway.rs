@@ -106,7 +106,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-fn failure<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
+pub(crate) fn failure<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
     move |why| Failure(format!("{what}: {why}"))
 }
 

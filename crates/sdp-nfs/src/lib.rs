@@ -5,13 +5,18 @@
 //! XIDs, and answers nothing itself but errors of the transport.
 
 pub mod allow;
+pub mod areas;
+mod bytes;
 pub mod client;
 pub mod control;
 pub mod counts;
 pub mod gateway;
+pub mod local;
+pub mod mount;
 pub mod notify;
 pub mod null;
 pub mod null_rdma;
 pub mod poll;
 pub mod pool;
+pub mod proxy;
 pub mod records;

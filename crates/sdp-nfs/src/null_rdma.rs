@@ -43,7 +43,7 @@ impl Gather for Nothing {
 }
 
 /// The address of this host that leads to another one. Nothing is sent.
-fn own(peer: SocketAddr) -> io::Result<SocketAddr> {
+pub(crate) fn own(peer: SocketAddr) -> io::Result<SocketAddr> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -16,6 +16,10 @@ const EMPTY_MAX: u32 = 64;
 
 /// What takes records.
 pub trait Taker {
+    /// Whether bytes may be taken now. If not, they stay where they are.
+    fn is_ready(&mut self) -> bool {
+        true
+    }
     /// A record begins so; `len` bytes of it are announced.
     fn begin(&mut self, head: [u8; HEAD], xid: u32, direction: Option<Direction>, len: usize);
     /// More of it is announced, `len` bytes in all.
@@ -62,6 +66,13 @@ impl Records {
     ) -> Result<bool, End> {
         loop {
             self.use_pending(taker, most)?;
+            if !taker.is_ready() {
+                return Ok(true);
+            }
+            if self.have != 0 && self.in_fragment && self.total >= HEAD {
+                // It was not ready for these before.
+                continue;
+            }
             let (wanted, got) = if self.in_fragment && self.total >= HEAD {
                 let room = taker.room(self.total, self.left);
                 let direct = room.len().min(self.left);
@@ -133,7 +144,7 @@ impl Records {
                 }
                 continue;
             }
-            if self.have == 0 {
+            if self.have == 0 || self.total >= HEAD && !taker.is_ready() {
                 return Ok(());
             }
             let used = if self.total < HEAD {

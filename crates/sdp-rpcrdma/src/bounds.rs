@@ -57,8 +57,8 @@ impl Words<'_> {
         self.skip(words as usize)
     }
 
-    /// Names of attributes none of which may have any length: ACL, dacl, sacl, fs_locations and its
-    /// successor, layouts, security labels, and what is not known yet.
+    /// Names of attributes none of which may have any length: ACL, dacl, sacl, fs_locations of both
+    /// versions, layouts, security labels, and what is not known yet.
     fn short_attributes(&mut self) -> Option<()> {
         const LONG: [u32; 3] = [1 << 12 | 1 << 24, 1 << 26 | 1 << 27 | 1 << 30 | 1 << 31, 1 << 16];
         let words = self.next()?;
@@ -202,6 +202,13 @@ fn result(operation: u32, words: &mut Words<'_>) -> Option<u32> {
             open(words)?;
             OPEN
         }
+        _ => return later_result(operation, words),
+    })
+}
+
+/// The same, from READ on.
+fn later_result(operation: u32, words: &mut Words<'_>) -> Option<u32> {
+    Some(match operation {
         // READ
         25 => {
             words.skip(4 + 2)?;

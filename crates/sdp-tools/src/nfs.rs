@@ -1,11 +1,13 @@
 //! `sdp nfs`: NFS over RDMA.
 
 mod mount;
+mod proxy;
+mod values;
 
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr},
     path::Path,
     time::Duration,
 };
@@ -19,6 +21,8 @@ use sdp_nfs::{
 };
 use serde_json::{Value, json};
 
+use values::{address, number, sum, text};
+
 use crate::{Failure, devices};
 
 /// Version of the JSON form.
@@ -29,7 +33,9 @@ const SCHEMA: u32 = 1;
 pub enum Command {
     /// Let clients with RDMA use an NFS server that has none
     Gateway(GatewayOptions),
-    /// Show this host's gateways, their clients, and what they have counted
+    /// Let clients that have TCP only use an NFS server by RDMA
+    Proxy(proxy::Options),
+    /// Show this host's gateways and proxies, their clients, and what they have counted
     Stat(StatOptions),
     /// Mount by RDMA if the server answers by it, else by TCP, and say which and why
     Mount(mount::Options),
@@ -69,19 +75,6 @@ pub struct StatOptions {
     /// Look again after so many seconds, until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     pub watch: Option<u32>,
-}
-
-/// The first address of a host or an address, with its port or the usual one.
-fn address(text: &str, port: u16) -> Result<SocketAddr, Failure> {
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let found = match text.rsplit_once(':') {
-        Some((_, digits)) if digits.parse::<u16>().is_ok() => text.to_socket_addrs(),
-        _ => (text, port).to_socket_addrs(),
-    };
-    let mut found = found.map_err(|e| Failure::new(text, e))?;
-    found.next().ok_or_else(|| Failure::new(text, "no address"))
 }
 
 /// The address of an NFS server that is spoken to by TCP.
@@ -142,23 +135,12 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
     served.map_err(failed)
 }
 
-/// What the gateways of this host say.
-fn statuses() -> Vec<Value> {
+/// What the gateways and the proxies of this host say.
+fn statuses() -> (Vec<Value>, Vec<Value>) {
     let said = control::ask_all().into_iter();
-    said.filter_map(|(_, text)| serde_json::from_str(&text).ok()).collect()
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-/// A text of a gateway's, without characters that could drive a terminal.
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or("-").chars().filter(|c| !c.is_control()).collect()
-}
-
-fn sum(map: &Value) -> u64 {
-    map.as_object().into_iter().flatten().map(|(_, count)| number(count)).sum()
+    let said = said.filter_map(|(_, text)| serde_json::from_str::<Value>(&text).ok());
+    let (proxies, gateways) = said.partition(proxy::is_proxy);
+    (gateways, proxies)
 }
 
 /// Less than so many microseconds took this share of the calls, in hundredths.
@@ -246,13 +228,13 @@ fn table(gateways: &[Value]) -> String {
         }
     }
     if gateways.is_empty() {
-        out += "no gateway of this user's runs here\n";
+        out += "no gateway or proxy of this user's runs here\n";
     }
     out
 }
 
-/// Counters of whole gateways, with the text format's names.
-fn prometheus(gateways: &[Value]) -> String {
+/// Counters of whole gateways, or proxies, with the text format's names.
+fn prometheus(prefix: &str, gateways: &[Value]) -> String {
     let mut kinds: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
     for gateway in gateways {
         let labels = format!("listen=\"{}\"", text(&gateway["listen"]).replace(['\\', '"'], ""));
@@ -261,15 +243,17 @@ fn prometheus(gateways: &[Value]) -> String {
         };
         for (name, count) in gateway["counts"].as_object().into_iter().flatten() {
             if count.is_u64() {
-                add(format!("sdp_nfs_{name}_total"), String::new(), number(count));
+                add(format!("{prefix}_{name}_total"), String::new(), number(count));
             }
         }
         for (rule, count) in gateway["counts"]["rules"].as_object().into_iter().flatten() {
             let more = format!(",rule=\"{rule}\"");
-            add("sdp_nfs_rules_broken_total".to_string(), more, number(count));
+            add(format!("{prefix}_rules_broken_total"), more, number(count));
         }
-        add("sdp_nfs_refused_total".to_string(), String::new(), sum(&gateway["refused"]));
-        add("sdp_nfs_ended_total".to_string(), String::new(), sum(&gateway["ended"]));
+        let refused = &gateway["refused"];
+        let refused = if refused.is_u64() { number(refused) } else { sum(refused) };
+        add(format!("{prefix}_refused_total"), String::new(), refused);
+        add(format!("{prefix}_ended_total"), String::new(), sum(&gateway["ended"]));
     }
     let mut out = String::new();
     for (name, samples) in kinds {
@@ -283,11 +267,17 @@ fn prometheus(gateways: &[Value]) -> String {
 
 fn stat(options: &StatOptions) -> Result<(), Failure> {
     loop {
-        let gateways = statuses();
+        let (gateways, proxies) = statuses();
         let out = match (options.json, options.prometheus) {
-            (true, _) => crate::json(&json!({ "schema": SCHEMA, "gateways": gateways }))?,
-            (false, true) => prometheus(&gateways),
-            (false, false) => table(&gateways),
+            (true, _) => {
+                crate::json(&json!({ "schema": SCHEMA, "gateways": gateways, "proxies": proxies }))?
+            }
+            (false, true) => {
+                prometheus("sdp_nfs", &gateways) + &prometheus("sdp_nfs_proxy", &proxies)
+            }
+            // No gateway is no news where there is a proxy.
+            (false, false) if gateways.is_empty() && !proxies.is_empty() => proxy::table(&proxies),
+            (false, false) => table(&gateways) + &proxy::table(&proxies),
         };
         let gone = crate::try_print(&out).is_err();
         match options.watch {
@@ -304,6 +294,7 @@ fn stat(options: &StatOptions) -> Result<(), Failure> {
 pub fn main(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Gateway(options) => gateway(options),
+        Command::Proxy(options) => proxy::main(options),
         Command::Stat(options) => stat(options),
         Command::Mount(options) => mount::main(options),
     }
@@ -342,12 +333,12 @@ mod tests {
         let wanted = ["10.9.0.2", "32", "3", "0", "100", "0", "0.0", "1.0", "0", "0"];
         assert_eq!(row, wanted);
         assert!(out.lines().nth(3).unwrap().ends_with('5'), "{out}");
-        assert_eq!(table(&[]), "no gateway of this user's runs here\n");
+        assert_eq!(table(&[]), "no gateway or proxy of this user's runs here\n");
     }
 
     #[test]
     fn samples_for_prometheus() {
-        let out = prometheus(&[gateway()]);
+        let out = prometheus("sdp_nfs", &[gateway()]);
         for line in [
             "sdp_nfs_calls_total{listen=\"10.9.0.1:20049\"} 104",
             "sdp_nfs_rules_broken_total{listen=\"10.9.0.1:20049\",rule=\"position\"} 5",

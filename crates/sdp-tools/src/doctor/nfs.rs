@@ -137,6 +137,9 @@ impl Doctor {
         for (_, text) in control::ask_all() {
             let Ok(status) = serde_json::from_str::<Value>(&text) else { continue };
             let Some(listen) = status["listen"].as_str() else { continue };
+            if status["role"] == "proxy" {
+                continue;
+            }
             let server = status["server"].as_str().unwrap_or("-");
             self.ok("nfs-gateway", format!("a gateway listens on {listen} for {server}"));
             found.push(listen.to_string());

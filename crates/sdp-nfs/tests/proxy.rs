@@ -1,0 +1,409 @@
+//! The proxy on the stand-in for RDMA devices: clients by TCP, a gateway by RDMA, and a server of
+//! this file behind that; long calls and replies, callbacks, lost connections, hostile clients.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use sdp_fake_verbs::Network;
+use sdp_nfs::{
+    counts::{Counts, LocalCounts},
+    gateway::{self, Gateway},
+    proxy::{Proxy, Settings},
+};
+use sdp_rpcrdma::rpc::mark;
+
+/// Far beyond what anything here takes.
+const LIMIT: Duration = Duration::from_secs(60);
+const IP: [u8; 4] = [10, 9, 0, 1];
+
+/// Procedures of the server below.
+const ECHO: u32 = 100;
+const COUNTED: u32 = 101;
+const CALL_BACK: u32 = 102;
+const TOO_LONG: u32 = 103;
+const HELD: u32 = 104;
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+fn word(bytes: &[u8], index: usize) -> u32 {
+    u32::from_be_bytes(bytes[4 * index..4 * index + 4].try_into().unwrap())
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
+fn record(bytes: &[u8]) -> Vec<u8> {
+    [&mark(bytes.len() as u32)[..], bytes].concat()
+}
+
+/// A call of an unknown program, whose reply may have any length: what it wants, and bytes.
+fn call(xid: u32, procedure: u32, wanted: u32, bytes: &[u8]) -> Vec<u8> {
+    let head = [xid, 0, 2, 400_000, 3, procedure, 0, 0, 0, 0, wanted];
+    [words(&head), bytes.to_vec()].concat()
+}
+
+/// What the server has seen.
+#[derive(Default)]
+struct Seen {
+    /// How often a call of an XID has come.
+    times: BTreeMap<u32, u32>,
+    callback_replies: u32,
+    held: Vec<(TcpStream, u32)>,
+}
+
+fn serve(mut stream: TcpStream, seen: &Mutex<Seen>) {
+    let mut head = [0; 4];
+    while stream.read_exact(&mut head).is_ok() {
+        let mut call = vec![0; (u32::from_be_bytes(head) & 0x7fff_ffff) as usize];
+        if stream.read_exact(&mut call).is_err() {
+            return;
+        }
+        if word(&call, 1) == 1 {
+            seen.lock().unwrap().callback_replies += 1;
+            continue;
+        }
+        let xid = word(&call, 0);
+        let times = *seen.lock().unwrap().times.entry(xid).and_modify(|n| *n += 1).or_insert(1);
+        let head = words(&[xid, 1, 0, 0, 0, 0]);
+        let sent = match word(&call, 5) {
+            // As many bytes as are wanted, and the sum of those that came.
+            ECHO | TOO_LONG => {
+                let sum = call[44..].iter().map(|byte| u32::from(*byte)).sum();
+                let body = pattern(word(&call, 10) as usize);
+                record(&[head, words(&[call.len() as u32, sum]), body].concat())
+            }
+            COUNTED => record(&[head, words(&[times])].concat()),
+            CALL_BACK => [record(&words(&[77, 0, 2, 5])), record(&head)].concat(),
+            HELD if times == 1 => {
+                seen.lock().unwrap().held.push((stream.try_clone().unwrap(), xid));
+                continue;
+            }
+            _ => record(&head),
+        };
+        if stream.write_all(&sent).is_err() {
+            return;
+        }
+    }
+}
+
+struct Service<C> {
+    end: Option<UnixStream>,
+    thread: Option<JoinHandle<C>>,
+}
+
+impl<C> Service<C> {
+    fn finish(&mut self) -> C {
+        drop(self.end.take());
+        self.thread.take().unwrap().join().expect("it ended well")
+    }
+}
+
+fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
+    let (end, theirs) = UnixStream::pair().unwrap();
+    let allow = vec!["any".parse().unwrap()];
+    let settings = gateway::Settings { listen, server, allow, source: None, memory: 16 << 20 };
+    let (told, is_open) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || {
+        let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
+        told.send(()).unwrap();
+        gateway.run().expect("served");
+        assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
+        gateway.counts()
+    });
+    is_open.recv().expect("it listens");
+    Service { end: Some(end), thread: Some(thread) }
+}
+
+fn proxy(settings: Settings) -> (Service<LocalCounts>, SocketAddr) {
+    let (end, theirs) = UnixStream::pair().unwrap();
+    let (told, address) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || {
+        let mut proxy = Proxy::new(settings, theirs.into()).expect("a proxy");
+        told.send(proxy.address().unwrap()).unwrap();
+        proxy.run().expect("served");
+        assert_eq!(proxy.areas().0, 0, "an area was lost");
+        proxy.counts()
+    });
+    let address = address.recv().expect("it listens");
+    (Service { end: Some(end), thread: Some(thread) }, address)
+}
+
+/// A server, a gateway and a proxy.
+struct Rig {
+    seen: Arc<Mutex<Seen>>,
+    server: SocketAddr,
+    rdma: SocketAddr,
+    gateway: Option<Service<Counts>>,
+    proxy: Service<LocalCounts>,
+    address: SocketAddr,
+}
+
+impl Rig {
+    fn new(memory: usize) -> Self {
+        Network::private().expect("memory for a network");
+        static PORT: AtomicU16 = AtomicU16::new(20049);
+        let rdma = SocketAddr::from((IP, PORT.fetch_add(1, Ordering::Relaxed)));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let shared = Arc::clone(&seen);
+        thread::spawn(move || {
+            for one in listener.incoming().flatten() {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || serve(one, &shared));
+            }
+        });
+        let gateway = Some(gateway(rdma, server));
+        let (proxy, address) = proxy(Settings {
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            server: rdma,
+            from: Some((IP, 0).into()),
+            insecure: true,
+            memory,
+        });
+        Self { seen, server, rdma, gateway, proxy, address }
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Client(stream)
+    }
+
+    fn finish(mut self) -> (LocalCounts, Counts) {
+        let counts = self.proxy.finish();
+        (counts, self.gateway.take().unwrap().finish())
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(&record(bytes)).unwrap();
+    }
+
+    /// The next record; `None`: the connection has ended.
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut head = [0; 4];
+        self.0.read_exact(&mut head).ok()?;
+        assert!(head[0] & 0x80 != 0, "one fragment");
+        let mut bytes = vec![0; (u32::from_be_bytes(head) & 0x7fff_ffff) as usize];
+        self.0.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn echo(&mut self, xid: u32, len: usize, wanted: u32) {
+        let bytes = pattern(len);
+        let sum = bytes.iter().map(|byte| u32::from(*byte)).sum();
+        self.send(&call(xid, ECHO, wanted, &bytes));
+        let reply = self.receive().expect("a reply");
+        let head = words(&[xid, 1, 0, 0, 0, 0, 44 + len as u32, sum]);
+        assert!(reply == [head, pattern(wanted as usize)].concat(), "{len} {wanted}");
+    }
+}
+
+#[test]
+fn calls_and_replies_of_any_length() {
+    let rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    let lengths = [0, 1, 3900, 4000, 4052, 4053, 4096, 100_001, 131_072, 1 << 20];
+    for (at, len) in lengths.into_iter().enumerate() {
+        client.echo(at as u32, len, lengths[lengths.len() - 1 - at] as u32);
+    }
+    let (counts, gateway) = rig.finish();
+    assert_eq!(counts.calls, lengths.len() as u64);
+    assert_eq!(gateway.calls, counts.calls);
+    assert!(counts.calls_long >= 5 && counts.replies_long >= 5, "{counts:?}");
+    assert!(counts.replies_inline >= 2 && counts.failed == 0, "{counts:?}");
+    assert_eq!(gateway.calls_long, counts.calls_long);
+}
+
+#[test]
+fn many_calls_at_once_by_several_clients() {
+    let rig = Rig::new(8 << 20);
+    let mut clients: Vec<Client> = (0..3).map(|_| rig.connect()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        for xid in 0..40u32 {
+            let len = if xid % 5 == 0 { 200_000 } else { 100 * at };
+            client.send(&call(xid, ECHO, 10_000 * (xid % 3), &pattern(len)));
+        }
+    }
+    for client in &mut clients {
+        let mut xids: Vec<u32> = (0..40)
+            .map(|_| {
+                let reply = client.receive().expect("a reply");
+                let wanted = 10_000 * (word(&reply, 0) % 3) as usize;
+                assert_eq!(reply[32..], pattern(wanted));
+                word(&reply, 0)
+            })
+            .collect();
+        xids.sort_unstable();
+        assert_eq!(xids, (0..40).collect::<Vec<_>>());
+    }
+    let (counts, _) = rig.finish();
+    assert_eq!((counts.calls, counts.connects), (120, 3));
+}
+
+#[test]
+fn fragments_are_joined() {
+    let rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    for (xid, len) in [(1, 100), (2, 9000), (3, 300_000)] {
+        let bytes = call(xid, ECHO, 4, &pattern(len));
+        let step = bytes.len() / 5;
+        let mut pieces = bytes.chunks(step).peekable();
+        while let Some(piece) = pieces.next() {
+            let last = if pieces.peek().is_none() { 1 << 31 } else { 0 };
+            client.0.write_all(&(piece.len() as u32 | last).to_be_bytes()).unwrap();
+            client.0.write_all(piece).unwrap();
+        }
+        let reply = client.receive().expect("a reply");
+        assert_eq!((word(&reply, 0), word(&reply, 6)), (xid, 44 + len as u32));
+    }
+    rig.finish();
+}
+
+#[test]
+fn callbacks_and_their_answers_go_through() {
+    let rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    client.send(&call(5, CALL_BACK, 0, &[]));
+    let mut got = [client.receive().unwrap(), client.receive().unwrap()];
+    got.sort();
+    assert_eq!(got, [words(&[5, 1, 0, 0, 0, 0]), words(&[77, 0, 2, 5])]);
+    client.send(&words(&[77, 1, 0, 0, 0, 0]));
+    client.echo(6, 1, 1);
+    let (counts, _) = rig.finish();
+    assert_eq!((counts.callbacks, counts.callbacks_dropped), (1, 0));
+}
+
+#[test]
+fn a_lost_gateway_costs_no_call_and_the_xids_stay() {
+    let mut rig = Rig::new(24 << 20);
+    let mut client = rig.connect();
+    client.echo(1, 10, 10);
+    // One call is with the server when the gateway goes, in a message and in memory.
+    client.send(&call(2, HELD, 0, &[]));
+    client.send(&call(3, HELD, 0, &pattern(50_000)));
+    while rig.seen.lock().unwrap().held.len() < 2 {
+        thread::yield_now();
+    }
+    // The server's connections end, so the gateway's client does.
+    for (stream, _) in rig.seen.lock().unwrap().held.drain(..) {
+        // Both are of one connection.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+    let mut xids = [word(&client.receive().unwrap(), 0), word(&client.receive().unwrap(), 0)];
+    xids.sort_unstable();
+    assert_eq!(xids, [2, 3]);
+    // The gateway itself goes, and a call comes while there is none.
+    rig.gateway.take().unwrap().finish();
+    client.send(&call(4, COUNTED, 0, &pattern(9000)));
+    thread::sleep(Duration::from_millis(300));
+    rig.gateway = Some(gateway(rig.rdma, rig.server));
+    let reply = client.receive().expect("a reply");
+    assert_eq!((word(&reply, 0), word(&reply, 6)), (4, 1));
+    let seen = rig.seen.lock().unwrap().times.clone();
+    assert_eq!(seen, BTreeMap::from([(1, 1), (2, 2), (3, 2), (4, 1)]));
+    let (counts, _) = rig.finish();
+    assert_eq!((counts.again, counts.connects), (2, 3));
+}
+
+#[test]
+fn what_the_transport_refuses_is_an_error_of_rpc() {
+    let rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    // A reply of version 3 that is far longer than it may be.
+    let mut bytes = call(9, TOO_LONG, 500_000, &[]);
+    bytes[12..16].copy_from_slice(&100_003u32.to_be_bytes());
+    client.send(&bytes);
+    assert_eq!(client.receive().unwrap(), words(&[9, 1, 0, 0, 0, 5]));
+    client.echo(10, 1, 1);
+    let (counts, _) = rig.finish();
+    assert_eq!(counts.failed, 1);
+}
+
+#[test]
+fn hostile_clients_end_and_harm_no_other() {
+    let rig = Rig::new(24 << 20);
+    let mut other = rig.connect();
+    other.echo(1, 1, 1);
+    let hostile: [Vec<u8>; 5] = [
+        words(&[0x7fff_ffff, 0, 0]),
+        words(&[0x8000_0004, 0]),
+        record(&words(&[1, 2, 3])),
+        vec![0; 400],
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+    ];
+    for bytes in hostile {
+        let mut client = rig.connect();
+        // It may have ended before all was written.
+        let _ = client.0.write_all(&bytes);
+        assert_eq!(client.receive(), None, "{bytes:?}");
+        other.echo(2, 1, 1);
+    }
+    // One that goes in the middle of a long call, and one that never takes its replies.
+    let mut gone = rig.connect();
+    let half = record(&call(1, ECHO, 1 << 20, &pattern(1 << 20)));
+    gone.0.write_all(&half[..500_000]).unwrap();
+    drop(gone);
+    let mut silent = rig.connect();
+    for xid in 0..10 {
+        silent.send(&call(xid, ECHO, 100_000, &[]));
+    }
+    drop(silent);
+    // The same XID twice: one reply.
+    let mut twice = rig.connect();
+    twice.echo(69, 1, 1);
+    twice.send(&call(70, HELD, 0, &[]));
+    twice.send(&call(70, HELD, 0, &[]));
+    twice.echo(71, 1, 1);
+    other.echo(3, 200_000, 200_000);
+    drop((other, twice));
+    let (counts, _) = rig.finish();
+    assert_eq!(counts.repeated, 1, "{counts:?}");
+}
+
+#[test]
+fn without_a_server_a_client_is_not_kept() {
+    let mut rig = Rig::new(8 << 20);
+    rig.gateway.take().unwrap().finish();
+    assert_eq!(rig.connect().receive(), None);
+    rig.gateway = Some(gateway(rig.rdma, rig.server));
+    rig.connect().echo(1, 1, 1);
+    rig.finish();
+}
+
+#[test]
+fn only_this_host_and_only_privileged_ports() {
+    Network::private().expect("memory for a network");
+    let settings = Settings {
+        listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
+        server: (IP, 1).into(),
+        from: Some((IP, 0).into()),
+        insecure: false,
+        memory: 8 << 20,
+    };
+    let (_end, theirs) = UnixStream::pair().unwrap();
+    let refused = Proxy::new(settings.clone(), theirs.into()).unwrap_err().to_string();
+    assert!(refused.contains("no address of this host alone"), "{refused}");
+    let (mut service, address) =
+        proxy(Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), ..settings });
+    let mut client = Client(TcpStream::connect(address).unwrap());
+    assert_eq!(client.receive(), None);
+    assert_eq!(service.finish(), LocalCounts::default());
+}
