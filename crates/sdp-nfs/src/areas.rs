@@ -148,7 +148,7 @@ impl Areas {
         self.pool.get(&self.places[usize::from(area.index)].block, range)
     }
 
-    /// The same, for writing.
+    /// Bytes of an area for writing.
     pub fn get_mut(&mut self, area: &Area, range: Range<usize>) -> &mut [u8] {
         self.pool.get_mut(&self.places[usize::from(area.index)].block, range)
     }

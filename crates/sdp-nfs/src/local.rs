@@ -145,7 +145,7 @@ pub enum Link {
     Down(Instant),
     /// The server was asked.
     Asking(Id),
-    /// It is there.
+    /// The server has accepted.
     Up(Up),
     /// It ends: the server may still reach the areas.
     Ending(Up),

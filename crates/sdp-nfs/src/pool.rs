@@ -98,7 +98,7 @@ impl Pool {
         (self.base.as_ptr().expose_provenance() as u64, self.bytes() as u64)
     }
 
-    /// It is registered.
+    /// Notes the registration.
     pub const fn registered(&mut self, region: &MemoryRegion) {
         self.lkey = region.lkey;
     }
@@ -181,7 +181,7 @@ impl Pool {
         }
     }
 
-    /// The same, for writing.
+    /// Bytes of a block for writing, which no device is using.
     ///
     /// # Panics
     /// They are not the block's.

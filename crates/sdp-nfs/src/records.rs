@@ -26,7 +26,7 @@ pub trait Taker {
     fn grow(&mut self, len: usize);
     /// Where bytes from `at` on go: at least one, at most `most`.
     fn room(&mut self, at: usize, most: usize) -> &mut [u8];
-    /// It is whole.
+    /// The record is whole.
     fn end(&mut self, len: usize);
 }
 

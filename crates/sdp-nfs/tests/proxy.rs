@@ -366,7 +366,7 @@ fn hostile_clients_end_and_harm_no_other() {
         silent.send(&call(xid, ECHO, 100_000, &[]));
     }
     drop(silent);
-    // The same XID twice: one reply.
+    // One XID twice: one reply.
     let mut twice = rig.connect();
     twice.echo(69, 1, 1);
     twice.send(&call(70, HELD, 0, &[]));

@@ -160,7 +160,7 @@ fn callbacks_and_their_answers() {
         let bytes = callback(xid);
         requester.arrive(&bytes, bytes.len())
     };
-    // The same XID as a call: the directions' XIDs are apart.
+    // An XID that a call has: the directions' XIDs are apart.
     assert_eq!(arrive(&mut requester, 3), Arrival::Callback(28));
     assert_eq!(arrive(&mut requester, 3), Arrival::Drop(Rule::TwiceInFlight));
     assert_eq!(arrive(&mut requester, 4), Arrival::Callback(28));

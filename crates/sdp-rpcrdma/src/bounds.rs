@@ -206,7 +206,7 @@ fn result(operation: u32, words: &mut Words<'_>) -> Option<u32> {
     })
 }
 
-/// The same, from READ on.
+/// Results of the operations from READ on.
 fn later_result(operation: u32, words: &mut Words<'_>) -> Option<u32> {
     Some(match operation {
         // READ

@@ -63,7 +63,7 @@ pub enum Arrival {
     },
     /// A callback, which begins there in the message.
     Callback(usize),
-    /// It is forgotten.
+    /// The message is dropped.
     Drop(Rule),
 }
 

@@ -179,9 +179,9 @@ pub enum Arrival {
     Call(Incoming),
     /// The client's answer to a callback, which begins there in the message.
     CallbackReply(usize),
-    /// It is forgotten.
+    /// The message is dropped.
     Drop(Rule),
-    /// It is answered with this.
+    /// The message is answered with this.
     Refuse(Answer, Rule),
 }
 
@@ -335,7 +335,7 @@ impl Responder {
     /// is a call of that XID, and may be forwarded.
     ///
     /// # Errors
-    /// It is answered with this instead, and forgotten.
+    /// The message is answered with this instead, and forgotten.
     pub fn complete(&mut self, slot: usize, bytes: &[u8]) -> Result<(), (Answer, Rule)> {
         let credits = self.credits();
         let Some(Some(call)) = self.calls.get_mut(slot) else {

@@ -166,11 +166,11 @@ pub struct Header {
 /// What becomes of a message that was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is forgotten.
+    /// The message is dropped.
     Drop(Rule),
-    /// It is answered with `ERR_VERS`; the version is echoed.
+    /// The message is answered with `ERR_VERS`; the version is echoed.
     Version(u32, u32),
-    /// It is answered with `ERR_CHUNK`, by its XID.
+    /// The message is answered with `ERR_CHUNK`, by its XID.
     Chunk(u32, Rule),
 }
 
