@@ -153,3 +153,56 @@ def test_a_full_disk(ladder):
 def test_a_full_device(ladder):
     with open("/dev/full", "wb") as full:
         run(ladder, "stderr", stderr=full)
+
+
+def exit_lines(ladder, *options, **env):
+    """What a pair logs at the exits of its two processes, and whether all was on SDP."""
+    with tempfile.TemporaryDirectory(prefix="sdp-exit-") as folder:
+        report = Path(folder) / "report"
+        command = [ladder.artifacts.sdp, "run", *options, "--report", report, "--", python(), PAIR]
+        done = subprocess.run(
+            command, env=environment(**env), check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        counts = json.loads(report.read_text(encoding="utf-8"))
+    return re.findall(r"libsdp REPORT: (.*)", done.stderr), counts
+
+
+STDERR = ["--rule", "log min-level 9 destination stderr"]
+
+
+def test_a_process_reports_at_its_exit_what_is_odd(ladder):
+    """`report=auto`: no line while all is well or a rule says TCP, one line where nothing can be on SDP."""
+    lines, counts = exit_lines(ladder, *STDERR, "--set", "report=auto")
+    assert not lines and counts["connections"]["sdp"] == 2
+    lines, counts = exit_lines(ladder, *STDERR, "--tcp", "--set", "report=auto")
+    assert not lines and counts["reasons"]["rule-tcp"] == 2
+    lines, counts = exit_lines(ladder, *STDERR, "--set", "report=auto", "--set", "fabrics=none")
+    assert counts["reasons"]["disabled"] == 2
+    # The two ends are in one process or in two; a line for each process.
+    seen = [re.fullmatch(r"connections (\d+), on SDP 0; on TCP: disabled (\d+)", line) for line in lines]
+    assert lines and all(seen) and sum(int(line[2]) for line in seen) == 2, lines
+    lines, _ = exit_lines(ladder, *STDERR, "--set", "fabrics=none")
+    assert not lines, "nobody asked"
+
+
+def test_a_report_at_each_exit(ladder):
+    """`report=always` names what is not odd, too."""
+    lines, counts = exit_lines(ladder, *STDERR, "--tcp", "--set", "report=always")
+    assert lines and counts["reasons"]["rule-tcp"] == 2
+    assert all("; on TCP: rule-tcp " in line for line in lines), lines
+    lines, counts = exit_lines(ladder, *STDERR, "--set", "report=always", SDP_PROMOTE_CALLS="0", SDP_PROMOTE_BYTES="0")
+    assert counts["connections"]["sdp"] == 2
+    ends = [re.match(r"connections (\d+), on SDP (\d+)", line) for line in lines]
+    assert sum(int(line[2]) for line in ends) == 2, lines
+
+
+def test_a_preloaded_process_reports_by_its_environment(ladder):
+    """As in a drop-in: no `sdp run`, the variable alone."""
+    library = ladder.artifacts.dir / "libsdp.so"
+    env = environment(LD_PRELOAD=str(library), SDP_REPORT="auto", SDP_FABRICS="none",
+                      SDP_RULES="log min-level 9 destination stderr")
+    done = subprocess.run([python(), PAIR], env=env, check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and "libsdp REPORT: connections" in done.stderr, done.stderr

@@ -48,6 +48,18 @@ pub enum IoUring {
     Allow,
 }
 
+/// When a process reports its connections at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitReport {
+    /// Never.
+    Off,
+    /// When something is odd: a connection was on TCP for a reason that can be mended.
+    Auto,
+    /// Always.
+    Always,
+}
+
 /// A fabric, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -157,6 +169,8 @@ pub struct Tunables {
     pub keep_segments: u32,
     /// `rendezvous_dir`: an absolute path of at most [`MAX_DIRECTORY`] bytes, or `none`.
     pub rendezvous_dir: Directory,
+    /// `report`: `off`, `auto`, `always`.
+    pub report: ExitReport,
 }
 
 /// Why a value was not taken.
@@ -184,7 +198,7 @@ pub struct Key {
 }
 
 /// Every tunable.
-pub static KEYS: [Key; 13] = [
+pub static KEYS: [Key; 14] = [
     Key {
         name: "sdp_zcopy_thresh",
         env: "SDP_ZCOPY_THRESH",
@@ -276,6 +290,13 @@ pub static KEYS: [Key; 13] = [
         range: "an absolute path of at most 64 bytes, or none",
         meaning: "directory in which connections between containers meet, if it is there",
     },
+    Key {
+        name: "report",
+        env: "SDP_REPORT",
+        default: "off",
+        range: "off, auto (when something is odd), always",
+        meaning: "line about its connections that a process logs when it exits",
+    },
 ];
 
 impl Tunables {
@@ -294,6 +315,7 @@ impl Tunables {
         give_back: 60,
         keep_segments: 1,
         rendezvous_dir: Directory::DEFAULT,
+        report: ExitReport::Off,
     };
 
     /// Sets the tunable `key` (as in the rule file) from text.
@@ -314,6 +336,9 @@ impl Tunables {
         let name = entry.get(..equals)?;
         let key = KEYS.iter().find(|k| k.env.as_bytes() == name)?;
         let value = entry.get(equals.wrapping_add(1)..)?;
+        if key.name == "report" && value.contains(&b';') {
+            return None; // the place where `sdp run` takes pages in
+        }
         Some(self.assign(key, value).ok_or(SetError::BadValue(key)))
     }
 
@@ -339,6 +364,13 @@ impl Tunables {
                     IoUring::Auto => "auto",
                     IoUring::Deny => "deny",
                     IoUring::Allow => "allow",
+                });
+            }
+            "report" => {
+                return word(match self.report {
+                    ExitReport::Off => "off",
+                    ExitReport::Auto => "auto",
+                    ExitReport::Always => "always",
                 });
             }
             "fabrics" => {
@@ -426,6 +458,14 @@ impl Tunables {
             "give_back" => self.give_back = number(0, MAX_GIVE_BACK_S)?,
             "keep_segments" => self.keep_segments = number(0, 1)?,
             "rendezvous_dir" => self.rendezvous_dir = Directory::parse(value)?,
+            "report" => {
+                self.report = match value {
+                    b"off" => ExitReport::Off,
+                    b"auto" => ExitReport::Auto,
+                    b"always" => ExitReport::Always,
+                    _ => return None,
+                }
+            }
             _ => return None,
         }
         Some(())
@@ -487,6 +527,8 @@ mod tests {
             ("give_back", "10"),
             ("rendezvous_dir", "none"),
             ("rendezvous_dir", "/run/sdp/team-a"),
+            ("report", "auto"),
+            ("report", "always"),
         ]);
         for (name, value) in all {
             let mut t = Tunables::DEFAULT;
@@ -518,6 +560,7 @@ mod tests {
             ("fabrics", ""),
             ("give_back", "86401"),
             ("keep_segments", "2"),
+            ("report", "on"),
             ("rendezvous_dir", ""),
             ("rendezvous_dir", "run/sdp"),
             ("rendezvous_dir", "/run/sdp/"),
@@ -535,7 +578,7 @@ mod tests {
         }
         let mut t = Tunables::DEFAULT;
         assert_eq!(t.set(b"zcopy", b"1"), Err(SetError::UnknownKey));
-        assert_eq!(t.set_from_env(b"SDP_REPORT=x"), None);
+        assert_eq!(t.set_from_env(b"SDP_REPORT=sdp-run/1/2;/tmp/x;3"), None);
         assert_eq!(t.set_from_env(b"SDP_RING_BYTES"), None);
         assert_eq!(t.set_from_env(b"HOME=/"), None);
     }

@@ -57,6 +57,30 @@ impl Reason {
         self as u16
     }
 
+    /// Whether a connection on TCP for this reason is odd: somebody may have to mend something.
+    /// Not odd are reasons that lie in what the program or its peer does, or in a rule.
+    pub const fn is_odd(self) -> bool {
+        matches!(
+            self,
+            Self::Sandbox
+                | Self::UidUnmapped
+                | Self::NoProc
+                | Self::NoMemory
+                | Self::NoDescriptors
+                | Self::PeerRefused
+                | Self::ProtocolViolation
+                | Self::Limit
+                | Self::HandoverStuck
+                | Self::VersionMismatch
+                | Self::Disabled
+                | Self::NoDevice
+                | Self::MemLock
+                | Self::LaneLost
+                | Self::NoMeetingPlace
+                | Self::NoProof
+        )
+    }
+
     /// The reason that users write as `word`.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|r| r.word() == word)

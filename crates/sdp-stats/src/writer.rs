@@ -383,6 +383,21 @@ impl Page {
         }
     }
 
+    /// Connection ends seen, and those of them that moved payload on an SDP lane.
+    pub fn ends(&self) -> (u64, u64) {
+        let of = |n: &core::sync::atomic::AtomicI64| n.load(Relaxed).max(0) as u64;
+        (of(&self.totals.seen), of(&self.totals.sdp))
+    }
+
+    /// For one reason: ends that never moved payload on an SDP lane, halves that left it, and
+    /// connections that were refused.
+    pub fn times(&self, reason: Reason) -> [u64; 3] {
+        let at = reason as usize;
+        let ends = self.totals.reasons.get(at).map_or(0, |n| n.load(Relaxed));
+        let of = |n: Option<&AtomicU64>| n.map_or(0, |n| n.load(Relaxed));
+        [ends.max(0) as u64, of(self.totals.demotions.get(at)), of(self.refused.get(at))]
+    }
+
     // ---- connection ends -------------------------------------------------------------------
 
     /// A connection end was established (after `connect` or `accept`): counts it once per carrier. True

@@ -114,7 +114,9 @@ impl Environment {
         }
         for setting in &options.set {
             let (name, value) = tunable(setting)?;
-            env.put(name, value.into());
+            if name != crate::collect::VARIABLE {
+                env.put(name, value.into());
+            }
         }
         Ok(env)
     }
@@ -248,6 +250,13 @@ fn rules(options: &Options) -> Result<Option<String>, Failure> {
     if options.tcp {
         lines.push("use tcp server * *:*".into());
         lines.push("use tcp client * *:*".into());
+    }
+    // Its variable names the place where a collector takes pages in.
+    for setting in &options.set {
+        let (name, value) = tunable(setting)?;
+        if name == crate::collect::VARIABLE {
+            lines.push(format!("option report {value}"));
+        }
     }
     for rule in &options.rule {
         if rule.contains('\n') {

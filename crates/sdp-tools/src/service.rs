@@ -435,6 +435,8 @@ fn text_of(unit: &Unit, library: &str, settings: &[String]) -> Result<String, Fa
     let others = others.split([':', ' ', '\t']).filter(is_other);
     let all: Vec<&str> = [library].into_iter().chain(others).collect();
     let _ = writeln!(out, "Environment=LD_PRELOAD={}", all.join(":"));
+    // Silent while all is well; a setting of the same name has the last word.
+    let _ = writeln!(out, "Environment={}=auto", crate::collect::VARIABLE);
     for setting in settings {
         let (variable, value) = run::tunable(setting)?;
         let _ = writeln!(out, "Environment={variable}={value}");
@@ -624,6 +626,7 @@ mod tests {
         let text = text_of(&unit, "/l/libsdp.so.1", &["recv_poll=0".into()]).unwrap();
         assert!(text.contains("Environment=LD_PRELOAD=/l/libsdp.so.1:/x/jemalloc.so\n"), "{text}");
         assert!(text.contains("Environment=SDP_RECV_POLL=0\n"), "{text}");
+        assert!(text.contains("Environment=SDP_REPORT=auto\n"), "{text}");
         assert!(text_of(&unit, "x", &["nothing=1".into()]).is_err());
     }
 

@@ -432,6 +432,9 @@ pub(super) fn is_any_under_way(are_closed: fn(i32) -> bool) -> bool {
 /// Before an orderly exit, which closes everything: as before a close, unread wake bytes must not
 /// turn the kernel's FIN into a reset (E5), and unread bytes must (R11).
 pub(crate) fn exiting() {
+    if !process::is_retired() && process::is_ours() {
+        crate::process::exit_report::exiting();
+    }
     if process::is_retired() || process::family().is_none() || !process::is_ours() {
         return;
     }

@@ -3,6 +3,7 @@
 //! The lowest room: every other one may call it.
 
 mod diag_client;
+pub(crate) mod exit_report;
 pub mod fork_page;
 mod handed;
 mod identity;

@@ -14,7 +14,7 @@ use core::{
 
 use sdp_config::{
     Family, Role, Tunables,
-    tunables::{FabricName, IoUring, KEYS, Key, RecvPoll},
+    tunables::{ExitReport, FabricName, IoUring, KEYS, Key, RecvPoll},
 };
 use sdp_sys::section;
 
@@ -171,7 +171,9 @@ fn capture_entry(entry: &[u8]) {
         copy(&TEXTS.path, path);
     } else if let Some(rules) = entry.strip_prefix(b"SDP_RULES=") {
         copy(&TEXTS.rules, rules);
-    } else if let Some(report) = entry.strip_prefix(b"SDP_REPORT=") {
+    } else if let Some(report) = entry.strip_prefix(b"SDP_REPORT=")
+        && report.contains(&b';')
+    {
         copy(&TEXTS.report, report);
     } else if entry.starts_with(b"SIMPLE_LIBSDP=") || entry.starts_with(b"ALWAYS_USE_SDP=") {
         CAPTURED.is_simple.store(1, Ordering::Relaxed);
@@ -188,7 +190,7 @@ fn capture_entry(entry: &[u8]) {
     }
 }
 
-/// Where to hand in the statistics page: the value of `SDP_REPORT`, or nothing.
+/// Where to hand in the statistics page: the value of `SDP_REPORT` that `sdp run` sets, or nothing.
 pub(crate) fn report() -> &'static [u8] {
     text(&TEXTS.report)
 }
@@ -403,6 +405,8 @@ pub(crate) struct Tuned {
     keeps_segments: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
     io_uring: AtomicU32,
+    /// 0 off, 1 auto, 2 always.
+    report: AtomicU32,
     tells_clients_apart: AtomicU32,
     has_strict_servers: AtomicU32,
 }
@@ -422,6 +426,7 @@ static TUNED: Tuned = Tuned {
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
     io_uring: AtomicU32::new(0),
+    report: AtomicU32::new(0),
     tells_clients_apart: AtomicU32::new(0),
     has_strict_servers: AtomicU32::new(0),
 };
@@ -458,6 +463,12 @@ impl Tuned {
             IoUring::Allow => 2,
         };
         self.io_uring.store(uring, Ordering::Relaxed);
+        let report = match from("report").report {
+            ExitReport::Off => 0,
+            ExitReport::Auto => 1,
+            ExitReport::Always => 2,
+        };
+        self.report.store(report, Ordering::Relaxed);
         let poll = match from("recv_poll").recv_poll {
             RecvPoll::Adaptive => 0,
             RecvPoll::AtMost(us) => us.saturating_add(1),
@@ -467,6 +478,15 @@ impl Tuned {
         log::trace(from("sdp_debug_level").debug_level, data != 0);
         self.traces_data.store(data, Ordering::Relaxed);
         self.bars_fast_path.store(flip | data, Ordering::Relaxed);
+    }
+
+    /// When the process logs a line about its connections at its exit.
+    pub(crate) fn report(&self) -> ExitReport {
+        match self.report.load(Ordering::Relaxed) {
+            0 => ExitReport::Off,
+            1 => ExitReport::Auto,
+            _ => ExitReport::Always,
+        }
     }
 
     /// Successful calls of a half that earn it an SDP lane.
@@ -594,6 +614,7 @@ mod tests {
             "keep_segments",
             "rendezvous_dir",
             "io_uring",
+            "report",
             "sdp_debug_level",
             "sdp_data_debug_level",
         ] {

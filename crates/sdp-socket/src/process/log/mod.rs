@@ -202,6 +202,15 @@ pub(crate) fn write(level: Level, body: impl FnOnce(&mut Line)) {
     }
 }
 
+/// Writes one line, whatever the level: one that a tunable asked for. Without a statement it goes to
+/// the system log.
+#[cold]
+pub(crate) fn write_always(body: impl FnOnce(&mut Line)) {
+    sink::to_syslog_unless_set();
+    let mut body = Some(body);
+    add(LINES_MAX, &mut |line| _ = body.take().map(|body| body(line)));
+}
+
 /// Writes one line, unless there were `most` in this second. One copy for all kinds of lines.
 #[cold]
 #[inline(never)]

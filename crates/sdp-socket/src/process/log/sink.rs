@@ -63,6 +63,11 @@ pub(super) fn to_syslog() {
     KIND.store(SYSLOG, Ordering::Release);
 }
 
+/// The system log, unless there is a destination.
+pub(super) fn to_syslog_unless_set() {
+    let _ = KIND.compare_exchange(0, SYSLOG, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// A file. Root's are in `/var/log`; others' are named `log`, in a directory `NAME.<uid>` of their own,
 /// which is in `/tmp` unless the name has a slash. A process that changes its user changes the file.
 pub(super) fn to_file(name: &[u8]) {
