@@ -189,6 +189,37 @@ static void sendfile_by_number(void)
     end();
 }
 
+/* Lengths beyond any memory, as of a program that passes an error on: what is there comes, and what can be sent goes. */
+static void lengths(const char *how)
+{
+    volatile size_t all = (size_t)-1, half = (size_t)1 << 63;
+    char *map = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    check(map != MAP_FAILED && mprotect(map + 4096, 4096, PROT_NONE) == 0);
+    begin();
+    unread(50);
+    if (strcmp(how, "receive") == 0) {
+        TRY(read(sock, room, all));
+        TRY(recv(sock, room, all, MSG_PEEK));
+        TRY(recvfrom(sock, room, half, 0, NULL, NULL));
+        unread(50);
+        TRY(syscall(SYS_recvfrom, sock, room, all, 0, NULL, NULL));
+        unread(50);
+        TRY(recv(sock, room, half, 0));
+        TRY(recv(sock, room, all, MSG_DONTWAIT));
+    } else {
+        if (strcmp(how, "send") == 0) {
+            TRY(send(sock, map + 4000, all, 0));
+        } else {
+            TRY(syscall(SYS_sendto, sock, map + 4000, all, 0, NULL, 0));
+        }
+        TRY(recv(sock, room, 100, 0));
+    }
+    TRY(send(sock, room, 5, 0));
+    arrives("sum", 5);
+    end();
+}
+
 /* ---- vectors and flags ---- */
 
 /* Not a number that the compiler knows. */
@@ -721,6 +752,8 @@ int main(int argc, char **argv)
         from();
     } else if (strcmp(what, "vectors") == 0) {
         vectors();
+    } else if (strcmp(what, "lengths") == 0) {
+        lengths(how);
     } else if (strcmp(what, "messages") == 0) {
         many_messages();
     } else if (strcmp(what, "send-flags") == 0) {

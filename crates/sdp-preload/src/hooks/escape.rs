@@ -532,6 +532,10 @@ unsafe fn moved(
                         }
                         answer!(calls::send(fd, &raw const iov, 1, flags), flags, real())
                     }
+                    None => {
+                        calls::sends_beyond_memory(fd);
+                        real()
+                    }
                     _ => real(),
                 }
             }

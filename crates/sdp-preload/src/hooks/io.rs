@@ -26,7 +26,13 @@ const RECV: u8 = 1;
 #[inline]
 pub(super) fn single(buf: *const c_void, n: size_t) -> Option<iovec> {
     isize::try_from(n).ok()?;
-    Some(iovec { iov_base: buf.cast_mut(), iov_len: n.min(MOST) })
+    Some(clipped(buf, n))
+}
+
+/// One buffer of a call of sockets, which the kernel makes for any length.
+#[inline]
+fn clipped(buf: *const c_void, n: size_t) -> iovec {
+    iovec { iov_base: buf.cast_mut(), iov_len: n.min(MOST) }
 }
 
 #[cold]
@@ -39,7 +45,8 @@ unsafe fn receive<const KIND: u8>(
     flags: c_int,
     real: impl Fn(c_int, *mut c_void, size_t, c_int) -> ssize_t,
 ) -> ssize_t {
-    let Some(iov) = single(buf, n).filter(|_| KIND == RECV || n != 0) else {
+    let iov = if KIND == RECV { Some(clipped(buf, n)) } else { single(buf, n) };
+    let Some(iov) = iov.filter(|_| KIND == RECV || n != 0) else {
         return real(fd, buf, n, flags);
     };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
@@ -60,7 +67,10 @@ unsafe fn transmit(
     if let Some(sent) = unsafe { calls::send_one(fd, buf.cast(), n, flags) } {
         return sent as ssize_t;
     }
-    let Some(iov) = single(buf, n) else { return real(fd, buf, n, flags) };
+    let Some(iov) = single(buf, n) else {
+        calls::sends_beyond_memory(fd);
+        return real(fd, buf, n, flags);
+    };
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
     answer!(unsafe { calls::send(fd, &raw const iov, 1, flags) }, flags, real(fd, buf, n, flags))
 }
@@ -317,7 +327,7 @@ pub(super) unsafe fn receive_from(
     len: *mut socklen_t,
     real: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let Some(iov) = single(buf, n) else { return real() };
+    let iov = clipped(buf, n);
     // SAFETY: one vector entry that lives on this stack; the buffer is the program's.
     match unsafe { calls::recv(fd, &raw const iov, 1, flags) } {
         calls::Call::Done(result) => {

@@ -375,6 +375,18 @@ pub unsafe fn send(fd: c_int, iov: *const iovec, count: usize, flags: c_int) -> 
     send_with(fd, flags, None, || vector)
 }
 
+/// Before a send of more bytes than any object has, of which the kernel takes what it can read, if it makes the call at all
+/// (`write` it does not make): it goes behind all that was sent, by the kernel.
+#[cold]
+#[inline(never)]
+pub fn sends_beyond_memory(fd: c_int) {
+    if !elsewhere::is(fd)
+        && let Some(conn) = ConnGuard::new(fd, Half::Send)
+    {
+        demote::leave(&conn, fd, Reason::UnsuitableSocket);
+    }
+}
+
 /// [`send`] of a vector that is looked for only where it is needed: what the kernel sends, the kernel reads.
 /// `header`: of a message.
 #[inline]
