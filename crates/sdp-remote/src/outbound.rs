@@ -695,6 +695,11 @@ impl Outbound {
         }
     }
 
+    /// True if payload goes by the queue pair, or the next [`Outbound::send`] will let it.
+    pub fn goes_by_sdp(&self, shared: &Shared) -> bool {
+        self.is_on_sdp() || self.producer.lane() == Lane::Kernel && self.may_switch(shared)
+    }
+
     fn may_switch(&self, shared: &Shared) -> bool {
         !self.is_kept_off
             && self.is_up(shared)

@@ -20,7 +20,8 @@ use sdp_rdma::{cm::Reject, fabric::SendQueue};
 use sdp_remote::{Agreement, Event, Host, Inbound, Outbound, Role};
 use sdp_stats::{Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{
-    kernel, section,
+    errno::Errno,
+    fd, kernel, section,
     time::{monotonic_ns, yield_now},
 };
 
@@ -286,6 +287,12 @@ pub(super) fn progress_if_ready() {
     if places::is_any_open() && (pace::is_look_due(monotonic_ns()) || is_ready()) {
         progress();
     }
+}
+
+/// Sleeps for so many nanoseconds at most, until there are events. An error: a signal came.
+pub(super) fn wait_for_event(ns: i64) -> Result<(), Errno> {
+    let fd = EVENTS.load(Ordering::Acquire);
+    fd::poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(ns)).map(|_| ())
 }
 
 /// Whether the device has events, or sleepers have to be told of new connections.

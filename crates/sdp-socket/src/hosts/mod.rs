@@ -40,6 +40,7 @@ use crate::{
 
 mod awake;
 mod beside;
+mod bulk;
 mod carrier_io;
 mod device;
 mod ending;
@@ -216,6 +217,7 @@ fn send_behind(
             Ok(n) => {
                 watch::sent(conn, pair);
                 done += n;
+                bulk::let_catch_up(conn, pair, conn.fd(), wanted - done);
                 if n == wanted {
                     pair.is_full.store(false, Ordering::Relaxed);
                 }
@@ -433,7 +435,7 @@ fn send_once(
         let Some(outbound) = guarded else {
             let mut walk = vector;
             walk.advance(from);
-            let sent = carrier::send(conn.fd(), &walk, usize::MAX, flags);
+            let sent = carrier::send(conn.fd(), &walk, bulk::piece(conn), flags);
             let n = sent.map_err(|e| match e {
                 Errno::EAGAIN => SendError::Wait(Wait::Carrier),
                 Errno(number) => {

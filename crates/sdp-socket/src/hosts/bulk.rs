@@ -1,0 +1,127 @@
+//! Bulk while the ends on two hosts meet (R12).
+//!
+//! A sender fills the kernel's buffers, megabytes, within the time that a meeting takes, and all of
+//! that goes by TCP. So the first bytes go in pieces, with steps of the meeting between them, and a
+//! sender that has more waits for the other end, for a bounded time ([`LONGEST_NS`]). Peers that did
+//! not come cost a process ever fewer of these waits.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use sdp_sys::{fd, time::monotonic_ns};
+
+use super::{
+    beside::look_around,
+    device,
+    pair::{Pair, Sending},
+};
+use crate::{
+    conn::{Conn, Half, Stage},
+    process,
+};
+
+/// Bytes that the kernel is given at once.
+const PIECE: usize = 64 * 1024;
+/// So many of a stream go in pieces.
+const FIRST_BYTES: u64 = 1 << 20;
+/// All waits of a connection take so long at most, and one nanosecond more for each byte that was
+/// sent or that the same call is still to send …
+const SHORTEST_NS: u64 = 100_000;
+/// … up to this; for a sender that the program lets block at once.
+const LONGEST_NS: u64 = 3_000_000;
+/// The same where the other end has answered, so that it comes for certain: a few times across the
+/// wire, and a turn of its program.
+const ANSWERED_NS: u64 = 20_000_000;
+/// Waits of senders that do not block take this part of a process's time at most.
+const EVERY: u64 = 8;
+/// Calls before this one after which a sender of whole calls counts as a stream.
+const STREAM_CALLS: u32 = 1;
+/// Between two looks while nothing is heard.
+const LOOK_NS: i64 = 50_000;
+/// Doublings of the distance between waits to which no peer came.
+const BACKOFF_MOST: u32 = 10;
+
+/// Waits in a row that were for nothing, and those that were wished for meanwhile.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+static WISHED: AtomicU32 = AtomicU32::new(0);
+/// When a sender that does not block may wait again, in nanoseconds.
+static NEXT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// How many bytes a send gives the kernel at once, on a connection that has no queue pair.
+pub(super) fn piece(conn: &Conn) -> usize {
+    let moved = conn.bytes[Half::Send as usize].load(Ordering::Relaxed);
+    let may_meet = conn.stage() == Stage::Remote && moved < FIRST_BYTES;
+    if may_meet { PIECE } else { usize::MAX }
+}
+
+/// After a call has sent bytes by TCP, `more` of which are left: waits for the other end, where a
+/// meeting is under way and there is enough to send. `fd`: the connection's.
+#[inline]
+pub(super) fn let_catch_up(conn: &Conn, pair: &Pair, fd: i32, more: usize) {
+    let moved = conn.bytes[Half::Send as usize].load(Ordering::Relaxed);
+    let is_stream =
+        more != 0 || conn.calls[Half::Send as usize].load(Ordering::Relaxed) >= STREAM_CALLS;
+    let has_earned = moved >= process::tunables().promote_bytes();
+    if is_stream && has_earned && moved < FIRST_BYTES && is_under_way(pair) {
+        wait(conn, pair, fd, moved.saturating_add(more as u64));
+    }
+}
+
+/// Whether an attempt is under way, or a queue pair is there that does not carry payload yet.
+fn is_under_way(pair: &Pair) -> bool {
+    match pair.shared.has_link() {
+        true => !pair.shared.is_link_dead(),
+        false => pair.is_out.load(Ordering::Relaxed),
+    }
+}
+
+/// Whether the next send goes by the queue pair.
+fn is_ready(conn: &Conn, pair: &Pair) -> bool {
+    let may_go = |Sending { outbound, .. }: &mut Sending, _: &mut [u8]| {
+        outbound.as_ref().is_some_and(|outbound| outbound.goes_by_sdp(&pair.shared))
+    };
+    pair.sending(conn, may_go) == Some(true)
+}
+
+#[cold]
+fn wait(conn: &Conn, pair: &Pair, fd: i32, bytes: u64) {
+    let paused = u64::from(conn.paused_ns.load(Ordering::Relaxed));
+    let begun = monotonic_ns();
+    let blocks = !fd::is_nonblocking(fd);
+    let most = match blocks {
+        true => LONGEST_NS,
+        false if begun < NEXT_NS.load(Ordering::Relaxed) => SHORTEST_NS,
+        false => (SHORTEST_NS + bytes).min(LONGEST_NS),
+    };
+    if paused >= ANSWERED_NS || is_ready(conn, pair) {
+        return;
+    }
+    let in_vain = IN_VAIN.load(Ordering::Relaxed);
+    if in_vain != 0 {
+        let wished = WISHED.fetch_add(1, Ordering::Relaxed);
+        if !wished.is_multiple_of(1 << in_vain.min(BACKOFF_MOST)) {
+            return;
+        }
+    }
+    let passed = || monotonic_ns().saturating_sub(begun);
+    let most = || if pair.shared.has_link() { ANSWERED_NS } else { most };
+    let mut has_come = false;
+    while paused + passed() < most() && is_under_way(pair) {
+        device::progress();
+        look_around(conn);
+        has_come = is_ready(conn, pair);
+        if has_come || device::wait_for_event(LOOK_NS).is_err() {
+            break;
+        }
+    }
+    let passed = passed();
+    let all = u32::try_from(paused + passed).unwrap_or(u32::MAX);
+    conn.paused_ns.store(all, Ordering::Relaxed);
+    if !blocks && passed > SHORTEST_NS {
+        NEXT_NS.store(monotonic_ns() + EVERY * passed, Ordering::Relaxed);
+    }
+    // One that has answered comes, if later.
+    match has_come || pair.shared.has_link() {
+        true => IN_VAIN.store(0, Ordering::Relaxed),
+        false => IN_VAIN.store(in_vain.saturating_add(1), Ordering::Relaxed),
+    }
+}
