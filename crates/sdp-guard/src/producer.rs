@@ -200,6 +200,13 @@ impl<const N: usize> Producer<N> {
         self.all_kept().last().is_some_and(|kept| self.is_unacknowledged(kept))
     }
 
+    /// Whether the device of a queue pair that lives may read bytes that are kept: they were posted,
+    /// and the peer's software has not acknowledged them, also if they went by the carrier since (G6).
+    pub fn is_read_by_device(&self) -> bool {
+        let last = self.all_kept().last();
+        self.link == Link::Up && last.is_some_and(|kept| !self.is_acknowledged(kept.mseq))
+    }
+
     /// True if payload goes by SDP, and nothing is to be written to the carrier.
     #[inline]
     pub const fn is_steady(&self) -> bool {
@@ -325,6 +332,10 @@ impl<const N: usize> Producer<N> {
 
     #[inline]
     fn is_free(&self, kept: &Kept) -> bool {
+        // The device sends from there, perhaps once more (G6).
+        if self.link == Link::Up && !self.is_acknowledged(kept.mseq) {
+            return false;
+        }
         let end = kept.stream + u64::from(kept.len);
         match (self.lane, self.backlog) {
             // RETURN may ask for anything that was not acknowledged.

@@ -178,6 +178,11 @@ pub trait SendQueue {
     fn progress(&self) -> u32 {
         0
     }
+    /// Messages of the other direction that this end has not read, and how many it has read since
+    /// the connection began; wraps. Where the fabric counts them.
+    fn unread(&self) -> (u32, u32) {
+        (0, 0)
+    }
     /// Next completion of a signalled or one-sided request.
     fn poll_completion(&mut self) -> Option<Completion>;
 }

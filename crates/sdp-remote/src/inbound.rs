@@ -599,6 +599,7 @@ impl Inbound {
                 Next::Take(_) => return Ok(self.deliver(io, sink)),
                 Next::Void => {
                     self.counts.voided += 1;
+                    io.shared.wish_ack();
                     self.drop_head(io);
                 }
                 Next::Followed => {
@@ -830,7 +831,8 @@ impl Inbound {
                 self.returned =
                     Some(Returned { stream: marker.stream, len: marker.follows, taken: 0 });
             }
-            Kind::Dead | Kind::Kernel | Kind::Raw => {}
+            Kind::Kernel => io.shared.wish_ack(),
+            Kind::Dead | Kind::Raw => {}
         }
         Ok(Seen::Marker)
     }

@@ -19,10 +19,13 @@ use crate::ring::{Nothing, Pieces, fill_ring, ring_pieces};
 use crate::{Agreement, Carrier, CarrierError, PayloadCarrier, Reason, Role, Shared};
 
 mod carrier;
+mod credit_wait;
 mod due;
 mod quiet;
 mod steady;
 mod watch;
+
+use credit_wait::CreditWait;
 
 /// Messages with payload that can be posted and not acknowledged.
 pub const KEPT_MAX: usize = 32;
@@ -182,10 +185,7 @@ pub struct Outbound {
     is_kept_off: bool,
     is_inviting: bool,
     is_invite_sent: bool,
-    /// Since when there was no credit, and none came.
-    starved_since: Option<u64>,
-    /// The peer's last words about credit and room then.
-    starved_at: (u64, u32),
+    wait: CreditWait,
     /// Messages posted since one asked for a completion, and the oldest that has asked: its number and time.
     silent: u32,
     signalled: Option<(u32, u64)>,
@@ -250,8 +250,7 @@ impl Outbound {
             is_kept_off: false,
             is_inviting: false,
             is_invite_sent: false,
-            starved_since: None,
-            starved_at: (0, 0),
+            wait: CreditWait::new(),
             silent: 0,
             signalled: None,
             last_signalled: 0,
@@ -280,7 +279,7 @@ impl Outbound {
         self.is_proof_written = false;
         self.silence.end();
         (self.is_inviting, self.is_invite_sent) = (false, false);
-        (self.starved_since, self.silent, self.signalled) = (None, 0, None);
+        (self.wait, self.silent, self.signalled) = (CreditWait::new(), 0, None);
         (self.learnt, self.lates) = (0, 0);
         (self.last_signalled, self.last) = (0, 0);
     }
@@ -529,7 +528,7 @@ impl Outbound {
             && self.producer.link() == Link::Up
             && self.source.late_update(ack).is_ok();
         let late = is_late.then(|| self.late_at());
-        Ok([watch, late, self.starves_until(io.now)].into_iter().flatten().min())
+        Ok([watch, late, self.starves_until(io)].into_iter().flatten().min())
     }
 
     /// Payload goes to the kernel from here on: messages that are not acknowledged are written
@@ -691,7 +690,7 @@ impl Outbound {
 
     fn resume(&mut self) {
         if self.producer.resume().is_ok() {
-            self.starved_since = None;
+            self.wait.stop();
         }
     }
 
@@ -705,7 +704,7 @@ impl Outbound {
             && self.is_up(shared)
             && shared.is_invited()
             && self.producer.link() == Link::Up
-            && !self.producer.has_unacknowledged()
+            && !self.producer.is_read_by_device()
             // A switch costs one, and two are never payload's.
             && self.source.available() >= 4.max(u32::from(self.peer_bufs) / 2)
     }
@@ -812,7 +811,8 @@ impl Outbound {
             at += len;
             self.counts.messages += 1;
             self.counts.bytes += len as u64;
-            (self.starved_since, self.lates) = (None, 0);
+            self.lates = 0;
+            self.wait.end();
         }
         let posted = at - from;
         if posted == 0 && self.producer.lane() == Lane::Sdp {
@@ -846,6 +846,10 @@ impl Outbound {
             }
             self.is_invite_sent = true;
         }
+        if shared.must_ack() && !self.acknowledge(io) {
+            return;
+        }
+        let Some(tx) = io.tx.as_deref_mut() else { return };
         loop {
             let ack: Ack = shared.ack();
             let (outgoing, is_late) =

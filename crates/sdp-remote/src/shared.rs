@@ -45,6 +45,8 @@ const UP: u32 = 1 << 6;
 const PARTED: u32 = 1 << 7;
 /// The peer has said behind its end that it goes on.
 const STAYS: u32 = 1 << 8;
+/// The peer is to be told at once what this end has taken: it leaves its queue pair alone until then.
+const MUST_ACK: u32 = 1 << 9;
 /// What a meeting leaves behind for the next one.
 const KEPT: u32 = BROKEN | PEER_LEAVES;
 
@@ -108,7 +110,7 @@ impl Shared {
     /// that is not done yet.
     #[inline]
     pub fn is_steady(&self) -> bool {
-        const LOOKED_AT: u32 = LINK | UP | LINK_DEAD | PEER_LEAVES | BROKEN;
+        const LOOKED_AT: u32 = LINK | UP | LINK_DEAD | PEER_LEAVES | BROKEN | MUST_ACK;
         self.flags.load(Ordering::Acquire) & LOOKED_AT == LINK | UP
             && self.pending.load(Ordering::Acquire) == 0
     }
@@ -182,6 +184,20 @@ impl Shared {
 
     pub(crate) fn peer_stays(&self) {
         self.set(STAYS);
+    }
+
+    /// A section of the queue pair is over: the peer goes back to it when it knows what became of its
+    /// last messages.
+    pub(crate) fn wish_ack(&self) {
+        self.set(MUST_ACK);
+    }
+
+    pub(crate) fn must_ack(&self) -> bool {
+        self.has(MUST_ACK)
+    }
+
+    pub(crate) fn ack_goes(&self) {
+        self.flags.fetch_and(!MUST_ACK, Ordering::AcqRel);
     }
 
     pub(crate) fn is_invited(&self) -> bool {

@@ -509,6 +509,12 @@ impl SendQueue for RingTx {
         self.rings().peer_freed.load(Ordering::Acquire)
     }
 
+    fn unread(&self) -> (u32, u32) {
+        let conn = self.0.conn();
+        let released = conn.released.load(Ordering::Acquire);
+        (conn.arrived.load(Ordering::Acquire).wrapping_sub(released), released)
+    }
+
     fn poll_completion(&mut self) -> Option<Completion> {
         self.0.poll_completion()
     }

@@ -28,6 +28,7 @@ impl Outbound {
         let has_control =
             self.source.next_control(shared.ack(), shared.exchange().pending()).is_ok();
         has_control
+            || shared.must_ack()
             || tx.is_some_and(SendQueue::owes_room)
             || (self.is_inviting && !self.is_invite_sent)
     }

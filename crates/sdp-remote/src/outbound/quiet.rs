@@ -5,6 +5,7 @@ use sdp_guard::{
     parting::{Carried, Speech},
     producer::{Lane, Link},
 };
+use sdp_proto::Hold;
 use sdp_rdma::fabric::SendQueue;
 
 use super::{Leave, Outbound, SAY_DEAD, SAY_PROOF, SendContext, SendError};
@@ -64,15 +65,25 @@ impl Outbound {
         self.flush(io)
     }
 
-    /// Tells the peer what this end has taken, if it does not know that.
-    fn acknowledge<T: SendQueue, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) {
+    /// Tells the peer what this end has taken, if it does not know that. False: not now.
+    pub(super) fn acknowledge<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &mut SendContext<'_, T, C>,
+    ) -> bool {
         if !self.is_up(io.shared) || self.producer.link() != Link::Up {
-            return;
+            return false;
         }
-        let Some(tx) = io.tx.as_deref_mut() else { return };
-        if let Ok(update) = self.source.last_acknowledgement(io.shared.ack()) {
-            self.post_empty(tx, &update, io.carrier, (io.shared, io.now));
+        let Some(tx) = io.tx.as_deref_mut() else { return false };
+        // Before the word is read: what is taken behind it is to be told anew.
+        io.shared.ack_goes();
+        let is_told = match self.source.last_acknowledgement(io.shared.ack()) {
+            Ok(update) => self.post_empty(tx, &update, io.carrier, (io.shared, io.now)),
+            Err(why) => why == Hold::NothingToSend,
+        };
+        if !is_told {
+            io.shared.wish_ack();
         }
+        is_told
     }
 
     /// True if the peer may write something of the queue pair to the carrier at any moment: in the

@@ -118,7 +118,8 @@ impl Outbound {
         if at != 0 {
             self.last_post = io.now;
             self.counts.bytes += at as u64;
-            (self.starved_since, self.lates) = (None, 0);
+            self.lates = 0;
+            self.wait.end();
         }
         at
     }

@@ -8,12 +8,9 @@ use sdp_rdma::{
     work::{Status, WorkId},
 };
 
-use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait};
+use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait, credit_wait::Heard};
 use crate::{Carrier, Shared};
 
-/// How long a sender waits for a peer that makes no room before its bytes go by the carrier. One that
-/// takes messages, however slowly, is waited for.
-const CREDIT_WAIT_NS: u64 = 20_000_000;
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
 
@@ -26,6 +23,7 @@ impl Outbound {
         if let Some(until) = self.waits_until(io) {
             return Err(SendError::Wait(Wait::Credit { until }));
         }
+        self.wait.give_up();
         self.counts.spills += 1;
         self.resume();
         Ok(())
@@ -33,18 +31,20 @@ impl Outbound {
 
     /// Until when a sender without credit waits for it; `None`: no longer.
     fn waits_until<T: SendQueue, C>(&mut self, io: &SendContext<'_, T, C>) -> Option<u64> {
-        let told = (self.learnt, io.tx.as_deref().map_or(0, SendQueue::progress));
-        if self.starved_at != told {
-            (self.starved_since, self.starved_at) = (None, told);
-        }
-        let since = *self.starved_since.get_or_insert(io.now);
-        Some(since.saturating_add(CREDIT_WAIT_NS)).filter(|until| io.now < *until)
+        let heard = self.heard(io);
+        self.wait.until(heard, io.now)
+    }
+
+    fn heard<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Heard {
+        let (progress, came) =
+            io.tx.as_deref().map_or((0, (0, 0)), |tx| (tx.progress(), tx.unread()));
+        ((self.learnt, progress), came)
     }
 
     /// When a sender that waits for credit is to be told that it waits no longer, if that is to come.
-    pub(super) fn starves_until(&self, now: u64) -> Option<u64> {
-        let until = self.starved_since?.saturating_add(CREDIT_WAIT_NS);
-        Some(until).filter(|until| self.producer.lane() == Lane::Sdp && now < *until)
+    pub(super) fn starves_until<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Option<u64> {
+        let until = self.wait.ends_at(self.heard(io))?;
+        Some(until).filter(|until| self.producer.lane() == Lane::Sdp && io.now < *until)
     }
 
     /// Whether a sender that was told [`Wait::Credit`] is to call [`Outbound::send`] again: there is room for a

@@ -15,7 +15,7 @@ use super::{
     pair::{Pair, Sending},
 };
 use crate::{
-    conn::{Conn, Half, Stage},
+    conn::{Conn, Half, Stage, carrier},
     process,
 };
 
@@ -26,11 +26,12 @@ const FIRST_BYTES: u64 = 1 << 20;
 /// All waits of a connection take so long at most, and one nanosecond more for each byte that was
 /// sent or that the same call is still to send …
 const SHORTEST_NS: u64 = 100_000;
-/// … up to this; for a sender that the program lets block at once.
+/// … up to this, or so many round trips, if they take longer; for a sender that the program lets
+/// block at once. A meeting takes some six.
 const LONGEST_NS: u64 = 3_000_000;
-/// The same where the other end has answered, so that it comes for certain: a few times across the
-/// wire, and a turn of its program.
-const ANSWERED_NS: u64 = 20_000_000;
+const ROUND_TRIPS: u64 = 20;
+/// The same where the other end has answered, so that it comes for certain, and at most.
+const ANSWERED_NS: u64 = 50_000_000;
 /// Waits of senders that do not block take this part of a process's time at most.
 const EVERY: u64 = 8;
 /// Calls before this one after which a sender of whole calls counts as a stream.
@@ -87,14 +88,16 @@ fn wait(conn: &Conn, pair: &Pair, fd: i32, bytes: u64) {
     let paused = u64::from(conn.paused_ns.load(Ordering::Relaxed));
     let begun = monotonic_ns();
     let blocks = !fd::is_nonblocking(fd);
-    let most = match blocks {
-        true => LONGEST_NS,
-        false if begun < NEXT_NS.load(Ordering::Relaxed) => SHORTEST_NS,
-        false => (SHORTEST_NS + bytes).min(LONGEST_NS),
-    };
     if paused >= ANSWERED_NS || is_ready(conn, pair) {
         return;
     }
+    let round_trips = ROUND_TRIPS * carrier::round_trip_ns(fd);
+    let longest = round_trips.clamp(LONGEST_NS, ANSWERED_NS);
+    let most = match blocks {
+        true => longest,
+        false if begun < NEXT_NS.load(Ordering::Relaxed) => SHORTEST_NS,
+        false => (SHORTEST_NS + bytes + round_trips).min(longest),
+    };
     let in_vain = IN_VAIN.load(Ordering::Relaxed);
     if in_vain != 0 {
         let wished = WISHED.fetch_add(1, Ordering::Relaxed);
