@@ -72,8 +72,6 @@ impl Reason {
                 | Self::Limit
                 | Self::HandoverStuck
                 | Self::VersionMismatch
-                | Self::Disabled
-                | Self::NoDevice
                 | Self::MemLock
                 | Self::LaneLost
                 | Self::NoMeetingPlace

@@ -72,7 +72,7 @@ impl Outbound {
             && self.silent > 0
             && self.stage == Stage::Up
             && self.producer.link() == Link::Up
-            && self.producer.has_unacknowledged()
+            && self.producer.is_read_by_device()
     }
 
     /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.

@@ -30,7 +30,8 @@ const SHORTEST_NS: u64 = 100_000;
 /// block at once. A meeting takes some six.
 const LONGEST_NS: u64 = 3_000_000;
 const ROUND_TRIPS: u64 = 20;
-/// The same where the other end has answered, so that it comes for certain, and at most.
+/// The same for a sender that the program lets block, where the other end has answered, so that it
+/// comes for certain.
 const ANSWERED_NS: u64 = 50_000_000;
 /// Waits of senders that do not block take this part of a process's time at most.
 const EVERY: u64 = 8;
@@ -55,15 +56,15 @@ pub(super) fn piece(conn: &Conn) -> usize {
 }
 
 /// After a call has sent bytes by TCP, `more` of which are left: waits for the other end, where a
-/// meeting is under way and there is enough to send. `fd`: the connection's.
+/// meeting is under way and there is enough to send. `fd`: the connection's; `flags`: the call's.
 #[inline]
-pub(super) fn let_catch_up(conn: &Conn, pair: &Pair, fd: i32, more: usize) {
+pub(super) fn let_catch_up(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32), more: usize) {
     let moved = conn.bytes[Half::Send as usize].load(Ordering::Relaxed);
     let is_stream =
         more != 0 || conn.calls[Half::Send as usize].load(Ordering::Relaxed) >= STREAM_CALLS;
     let has_earned = moved >= process::tunables().promote_bytes();
     if is_stream && has_earned && moved < FIRST_BYTES && is_under_way(pair) {
-        wait(conn, pair, fd, moved.saturating_add(more as u64));
+        wait(conn, pair, (fd, flags), moved.saturating_add(more as u64));
     }
 }
 
@@ -84,11 +85,11 @@ fn is_ready(conn: &Conn, pair: &Pair) -> bool {
 }
 
 #[cold]
-fn wait(conn: &Conn, pair: &Pair, fd: i32, bytes: u64) {
+fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32), bytes: u64) {
     let paused = u64::from(conn.paused_ns.load(Ordering::Relaxed));
     let begun = monotonic_ns();
-    let blocks = !fd::is_nonblocking(fd);
-    if paused >= ANSWERED_NS || is_ready(conn, pair) {
+    let blocks = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(fd);
+    if paused >= ANSWERED_NS || !device::may_be_slow() || is_ready(conn, pair) {
         return;
     }
     let round_trips = ROUND_TRIPS * carrier::round_trip_ns(fd);
@@ -106,7 +107,7 @@ fn wait(conn: &Conn, pair: &Pair, fd: i32, bytes: u64) {
         }
     }
     let passed = || monotonic_ns().saturating_sub(begun);
-    let most = || if pair.shared.has_link() { ANSWERED_NS } else { most };
+    let most = || if blocks && pair.shared.has_link() { ANSWERED_NS } else { most };
     let mut has_come = false;
     while paused + passed() < most() && is_under_way(pair) {
         device::progress();
@@ -122,9 +123,10 @@ fn wait(conn: &Conn, pair: &Pair, fd: i32, bytes: u64) {
     if !blocks && passed > SHORTEST_NS {
         NEXT_NS.store(monotonic_ns() + EVERY * passed, Ordering::Relaxed);
     }
-    // One that has answered comes, if later.
-    match has_come || pair.shared.has_link() {
-        true => IN_VAIN.store(0, Ordering::Relaxed),
-        false => IN_VAIN.store(in_vain.saturating_add(1), Ordering::Relaxed),
+    if has_come {
+        IN_VAIN.store(0, Ordering::Relaxed);
+    } else if !pair.shared.has_link() {
+        // One that has answered comes, if later.
+        IN_VAIN.store(in_vain.saturating_add(1), Ordering::Relaxed);
     }
 }

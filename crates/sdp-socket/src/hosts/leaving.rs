@@ -382,6 +382,9 @@ pub(super) fn may_leave(conn: &Conn, pair: &Pair) -> bool {
 fn continue_leaving(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leaving, LeaveError>> {
     pair.receiving(conn, |Receiving { inbound, rx, copied, .. }| {
         let inbound = inbound.as_mut()?;
+        if !leave_kept_alone(conn, pair)? {
+            return Some(Err(LeaveError::Unable));
+        }
         loop {
             let steps = pair.sending(conn, |Sending { outbound, .. }, ring| {
                 if pair.is_plain() {
@@ -403,6 +406,21 @@ fn continue_leaving(conn: &Conn, pair: &Pair, fd: c_int) -> Option<Result<Leavin
         }
     })
     .flatten()
+}
+
+/// Before bytes that go back are put into the ring: from the kept bytes of a queue pair a device may still send messages,
+/// which the other end takes until it has read KERNEL (G6, G8). So the ring is another one from here on. False: there is no
+/// memory.
+fn leave_kept_alone(conn: &Conn, pair: &Pair) -> Option<bool> {
+    pair.sending(conn, |Sending { longer, .. }, ring| {
+        if pair.is_copy() || pair.queue().is_none() || !pair.is_registered(ring) {
+            return true;
+        }
+        let Some(mut room) = Zeros::private(ring.len()) else { return false };
+        room.copy_from_slice(ring);
+        *longer = Some(room);
+        true
+    })
 }
 
 /// Whether bytes that go back have no room in the ring.

@@ -121,8 +121,8 @@ pub(crate) fn may_send(conn: &Conn) -> bool {
         }
         _ => true,
     };
-    if pair.try_receiving(conn, gathers) == Some(false) {
-        return true; // the peer broke a rule
+    if pair.try_receiving(conn, gathers) != Some(true) {
+        return true; // another thread is at it, or the peer broke a rule
     }
     let may_go_on = |Sending { outbound, tx, .. }: &mut Sending, ring: &mut [u8]| {
         let Some(outbound) = outbound else { return true };

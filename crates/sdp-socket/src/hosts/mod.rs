@@ -35,7 +35,7 @@ use crate::{
     },
     datapath::{receive::Wish, send::raise_pipe, wait, wait::Beside},
     process,
-    wake::{call_guard::CallGuard, doorbell, interest, spin::learn_from_sleep},
+    wake::{call_guard::CallGuard, doorbell, spin::learn_from_sleep},
 };
 
 mod awake;
@@ -54,6 +54,7 @@ mod pair;
 mod places;
 mod reach;
 mod reader;
+mod refusal;
 mod show;
 pub(crate) mod unmet;
 mod watch;
@@ -75,13 +76,12 @@ pub(crate) use numbers::move_off;
 use pair::{Pair, Receiving, Sending};
 pub(crate) use reach::{consider, is_loopback, unreachable};
 pub(crate) use reader::{MakingRelay, Next, Reader};
+use refusal::Refusal;
 use show::{count, count_messages, note_arrival, note_lane, show_credits};
 
 /// Bytes of each direction that are kept for the proof (G9).
 const PREFIX: usize = 240;
 const CUT_SLEEP_NS: u64 = 10_000_000;
-/// How long a sender that may not wait looks for credit.
-const CREDIT_LOOK_NS: u64 = 20_000;
 /// How long a close waits for the kernel to take messages that are not acknowledged.
 const CLOSE_NS: u64 = 2_000_000_000;
 
@@ -217,7 +217,8 @@ fn send_behind(
             Ok(n) => {
                 watch::sent(conn, pair);
                 done += n;
-                bulk::let_catch_up(conn, pair, conn.fd(), wanted - done);
+                refusal.is_over(conn);
+                bulk::let_catch_up(conn, pair, (conn.fd(), flags), wanted - done);
                 if n == wanted {
                     pair.is_full.store(false, Ordering::Relaxed);
                 }
@@ -262,7 +263,7 @@ fn send_behind(
         let sleep = match blocked {
             Wait::Carrier => (libc::POLLOUT, None),
             Wait::Unsegmented => (0, Some(wait::MORE_SLEEP_NS)),
-            Wait::Credit { until } => (libc::POLLRDHUP, Some(until.saturating_sub(monotonic_ns()))),
+            Wait::Credit { until } => credit_event(conn.fd(), until),
             Wait::Return => match return_event(conn.fd()) {
                 0 => (0, Some(wait::MORE_SLEEP_NS)),
                 event => (event, None),
@@ -288,39 +289,6 @@ fn send_behind(
             wait::Woken::Interrupted => return partial(Errno::EINTR),
             wait::Woken::Closed => return partial(Errno::EBADF),
         }
-    }
-}
-
-/// What a sender that may not wait gets where there is no room.
-#[derive(PartialEq, Eq)]
-enum Refusal {
-    /// It looks for room for a moment first.
-    NotYet,
-    /// EAGAIN: the library tells it of room (R10).
-    Again,
-    /// No event could tell it: its bytes go by the carrier.
-    ByCarrier,
-}
-
-impl Refusal {
-    /// The sender found no room: whether it looks again. If not, it gets EAGAIN.
-    #[cold]
-    fn is_looked_again(&mut self, conn: &Conn) -> bool {
-        if *self != Self::NotYet {
-            interest::sender_waits(conn);
-            return false;
-        }
-        look_for_credit(conn);
-        // Not under the lock of a half (L11).
-        *self = match interest::can_wait_for_room(conn) {
-            true => Self::Again,
-            false => Self::ByCarrier,
-        };
-        if *self == Self::Again {
-            // Before the last look: a wait behind it looks for room again.
-            conn.set(Waiters::WantRoom);
-        }
-        true
     }
 }
 
@@ -733,13 +701,10 @@ fn gather(conn: &Conn) -> bool {
     .unwrap_or(false)
 }
 
-/// Looks for credit for a moment, for a sender that may not wait.
-#[cold]
-fn look_for_credit(conn: &Conn) {
-    let end = monotonic_ns() + CREDIT_LOOK_NS;
-    while !gather(conn) && monotonic_ns() < end {
-        device::drain();
-    }
+/// What wakes a sender that waits for credit beside the queue pair: the other end's FIN, once, and time.
+fn credit_event(fd: c_int, until: u64) -> (i16, Option<u64>) {
+    let events = if carrier::is_over(fd) { 0 } else { libc::POLLRDHUP };
+    (events, Some(until.saturating_sub(monotonic_ns())))
 }
 
 /// Whether a call that has moved payload may leave [`look_around`] to a later one.

@@ -374,6 +374,11 @@ impl Pair {
         if self.is_undisturbed() { self.with_sending(conn, locked, body) } else { None }
     }
 
+    /// Whether `ring` is the one from which the queue pair's device sends.
+    pub(super) fn is_registered(&self, ring: &[u8]) -> bool {
+        core::ptr::eq(ring.as_ptr(), self.ring.get().cast::<u8>())
+    }
+
     /// Takes both locks and keeps them until [`Pair::unlock_both`]. False: a thread left one for good.
     pub(super) fn lock_both(&self) -> bool {
         let (Some(first), Some(second)) = (self.lock(Half::Receive), self.lock(Half::Send)) else {

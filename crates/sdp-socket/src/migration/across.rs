@@ -352,6 +352,12 @@ pub(crate) mod marks {
         is_taken && fd::readiness(fd, 0) & libc::POLLERR == 0
     }
 
+    /// Whether the library says by itself what holds of this socket: its bytes may lie in a ring.
+    #[cold]
+    pub(crate) fn has_lanes(fd: c_int) -> bool {
+        by_number(fd).is_some_and(Conn::has_lanes)
+    }
+
     /// [`is_gone`] for a number that named the connection when it was registered.
     #[cold]
     pub(crate) fn was_copy(fd: c_int, conn: u32) -> bool {

@@ -654,7 +654,8 @@ fn sleep(
             if let Some(conn) = waits_for_room(from, hides) {
                 // R10: the carrier would say yes for ever. A reader that goes away frees no room; that it has
                 // gone it says for ever, too.
-                let end = if conn.has(Limits::PeerGone) { 0 } else { libc::POLLRDHUP };
+                let knows_end = conn.has(Limits::PeerGone) || hosts::is_guarded(conn);
+                let end = if knows_end { 0 } else { libc::POLLRDHUP };
                 to.events = (to.events & !WRITE_KIND) | end;
             }
         }

@@ -87,7 +87,8 @@ impl SelectSets {
         let [read, write, _] = self.at.map(|at| unsafe { FdSet::new(at, self.bits) });
         let mut left = ready;
         for fd in 0..self.bits.min(SELECT_BITS) {
-            if !(read.has(fd) || write.has(fd)) || !marks::is_gone(fd as c_int) {
+            let is_shown = read.has(fd) || write.has(fd);
+            if !is_shown || marks::has_lanes(fd as c_int) || !marks::is_gone(fd as c_int) {
                 continue;
             }
             let now = fd::readiness(fd as c_int, libc::POLLIN | libc::POLLOUT);
