@@ -145,12 +145,42 @@ pub(super) unsafe fn select_us(
     timeout: *mut timeval,
     real: impl Fn() -> c_int,
 ) -> c_int {
+    if calls::may_have_copies() {
+        // SAFETY: the caller's.
+        return unsafe { select_beside_copies(n, [r, w, e], timeout, &real) };
+    }
+    // SAFETY: the program's pointers.
+    let ready = unsafe { select_once(n, r, w, e, timeout, &real) };
+    if ready <= 0 || !calls::may_have_copies() {
+        return ready;
+    }
+    // SAFETY: the program's sets, in which the wait has found something.
+    unsafe { settle_result(n, [r, w, e], ready) }
+}
+
+/// The first copy came during the wait, before which nobody kept the sets.
+#[cold]
+#[inline(never)]
+unsafe fn settle_result(n: c_int, at: [*mut fd_set; 3], ready: c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { SelectSets::of_result(n, at) }.settle(ready)
+}
+
+/// `select` where copies of marked packets may show. A function of its own: its copies of the sets are large for a stack.
+#[cold]
+#[inline(never)]
+unsafe fn select_beside_copies(
+    n: c_int,
+    [r, w, e]: [*mut fd_set; 3],
+    timeout: *mut timeval,
+    real: &impl Fn() -> c_int,
+) -> c_int {
     // SAFETY: the program's sets, until this returns.
     let sets = unsafe { SelectSets::keep(n, [r, w, e]) };
     loop {
         // SAFETY: the program's pointers.
-        let ready = unsafe { select_once(n, r, w, e, timeout, &real) };
-        if ready <= 0 || !calls::may_have_copies() {
+        let ready = unsafe { select_once(n, r, w, e, timeout, real) };
+        if ready <= 0 {
             return ready;
         }
         match sets.settle(ready) {

@@ -417,7 +417,7 @@ fn leave_kept_alone(conn: &Conn, pair: &Pair) -> Option<bool> {
             return true;
         }
         let Some(mut room) = Zeros::private(ring.len()) else { return false };
-        room.copy_from_slice(ring);
+        room.iter_mut().zip(ring.iter()).for_each(|(to, from)| *to = *from);
         *longer = Some(room);
         true
     })

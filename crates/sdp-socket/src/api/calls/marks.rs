@@ -59,12 +59,22 @@ pub struct SelectSets {
 }
 
 impl SelectSets {
+    /// The sets as a wait has left them, of which there are no copies.
+    ///
+    /// # Safety
+    /// As [`SelectSets::keep`].
+    pub const unsafe fn of_result(count: c_int, at: [*mut fd_set; 3]) -> Self {
+        let bits = if count > 0 { count as usize } else { 0 };
+        Self { at, bits, kept: None }
+    }
+
     /// # Safety
     /// Each set is null, or readable and writable for `count` bits, in whole words, as long as this
     /// value is used.
     pub unsafe fn keep(count: c_int, at: [*mut fd_set; 3]) -> Self {
-        let bits = usize::try_from(count).unwrap_or(0);
-        let mut sets = Self { at, bits, kept: None };
+        // SAFETY: the caller's.
+        let mut sets = unsafe { Self::of_result(count, at) };
+        let bits = sets.bits;
         if bits <= KEPT && may_have_copies() {
             let mut kept = [[0; KEPT / WORD]; 3];
             for (to, from) in kept.iter_mut().zip(at).filter(|(_, from)| !from.is_null()) {
