@@ -121,11 +121,10 @@ def test_a_sender_that_never_blocks_and_a_reader_that_rests(hosts, how):
     assert counts["refused"] < 1000, (counts, report)
 
 
-@pytest.mark.parametrize("how", ["level", "asyncio"])
-def test_bulk_waits_for_the_other_end(hosts, how):
+def test_bulk_waits_for_the_other_end(hosts):
     """Megabytes fit into the kernel's buffers while two ends meet: a stream of one goes by its queue pair all the same. Not if
     the other end is late, which has some attempts."""
-    shares = [pushed(hosts, how, 1 << 20, requests=0)[1]["bytes"] for _ in range(2)]
-    while max(share["sdp_sent"] for share in shares) < 1 << 19:
-        assert len(shares) < 8, shares
-        shares.append(pushed(hosts, how, 1 << 20, requests=0)[1]["bytes"])
+    shares = []
+    while not shares or max(share["sdp_sent"] for share in shares) < 1 << 18:
+        assert len(shares) < 20, shares
+        shares.append(pushed(hosts, "block", 1 << 20, requests=0)[1]["bytes"])
