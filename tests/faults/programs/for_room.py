@@ -2,7 +2,7 @@
 
     for_room.py serve PORT REQUESTS COUNT PAUSE_S    answers REQUESTS requests, takes COUNT bytes, of which it rests behind each MiB
     for_room.py ask HOST PORT REQUESTS COUNT HOW     sends them, and says how often it was refused and woken. HOW: poll, select,
-        level, edge, oneshot (all epoll), asyncio, or block: it does block
+        level, edge, oneshot (all epoll) or asyncio
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Waiter:
 
 
 def push(sock, data, how):
-    sock.setblocking(how == "block")
+    sock.setblocking(False)
     waiter, sent, refused = Waiter(sock, how), 0, 0
     # As programs do: what waits is known before the first byte.
     waiter.wait()
