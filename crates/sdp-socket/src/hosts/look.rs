@@ -16,6 +16,7 @@ use super::{
     pair::{self, Pair, Receiving, Sending},
     places,
     show::{note_arrival, note_lane},
+    take_messages,
 };
 use crate::{
     conn::{self, Conn, ConnGuard, Half, Limits, carrier},
@@ -115,14 +116,9 @@ pub(crate) fn may_send(conn: &Conn) -> bool {
         return true;
     }
     // The peer's words of room come as messages.
-    let gathers = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
-        (Some(inbound), Some(rx)) => {
-            inbound.gather(rx, &Socket::new(conn, NOT_ASKED), &pair.shared).is_ok()
-        }
-        _ => true,
-    };
-    if pair.try_receiving(conn, gathers) != Some(true) {
-        return true; // another thread is at it, or the peer broke a rule
+    let takes = |receiving: &mut Receiving| take_messages(conn, pair, receiving);
+    if pair.try_receiving(conn, takes) != Some(false) {
+        return true; // another thread has the half, or the peer broke a rule
     }
     let may_go_on = |Sending { outbound, tx, .. }: &mut Sending, ring: &mut [u8]| {
         let Some(outbound) = outbound else { return true };

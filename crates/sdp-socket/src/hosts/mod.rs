@@ -673,17 +673,22 @@ fn receive_once(
 
 /// Takes messages that have arrived off the queue pair. True: the peer broke a rule.
 fn take_arrived(conn: &Conn, pair: &Pair) -> bool {
-    let takes = |Receiving { inbound, rx, .. }: &mut Receiving| match (inbound, rx) {
-        (Some(inbound), Some(rx)) if !pair.is_plain() => {
-            inbound.gather(rx, &Socket::new(conn, NOT_ASKED), &pair.shared).is_err()
-        }
-        _ => false,
-    };
+    let takes = |receiving: &mut Receiving| take_messages(conn, pair, receiving);
     let is_broken = pair.receiving_for(conn, Use::Tend, takes) == Some(true);
     if is_broken {
         reset(conn);
     }
     is_broken
+}
+
+/// [`take_arrived`] under the lock of the receiving half.
+fn take_messages(conn: &Conn, pair: &Pair, receiving: &mut Receiving) -> bool {
+    match (&mut receiving.inbound, &mut receiving.rx) {
+        (Some(inbound), Some(rx)) if !pair.is_plain() => {
+            inbound.gather(rx, &Socket::new(conn, NOT_ASKED), &pair.shared).is_err()
+        }
+        _ => false,
+    }
 }
 
 /// [`take_arrived`]; whether a sender may find credit now.
