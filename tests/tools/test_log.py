@@ -155,11 +155,15 @@ def test_a_full_device(ladder):
         run(ladder, "stderr", stderr=full)
 
 
-def exit_lines(ladder, *options, **env):
+# Leaves a pair all descriptors that it opens itself, and none for a lane.
+NO_ROOM = ["prlimit", "--nofile=9"]
+
+
+def exit_lines(ladder, *options, before=(), **env):
     """What a pair logs at the exits of its two processes, and whether all was on SDP."""
     with tempfile.TemporaryDirectory(prefix="sdp-exit-") as folder:
         report = Path(folder) / "report"
-        command = [ladder.artifacts.sdp, "run", *options, "--report", report, "--", python(), PAIR]
+        command = [ladder.artifacts.sdp, "run", *options, "--report", report, "--", *before, python(), PAIR]
         done = subprocess.run(
             command, env=environment(**env), check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -173,17 +177,21 @@ STDERR = ["--rule", "log min-level 9 destination stderr"]
 
 
 def test_a_process_reports_at_its_exit_what_is_odd(ladder):
-    """`report=auto`: no line while all is well or a rule says TCP, one line where nothing can be on SDP."""
-    lines, counts = exit_lines(ladder, *STDERR, "--set", "report=auto")
+    """`report=auto`: no line while all is well or a setting says TCP, a line where SDP lacks something."""
+    auto = [*STDERR, "--set", "report=auto"]
+    lines, counts = exit_lines(ladder, *auto)
     assert not lines and counts["connections"]["sdp"] == 2
-    lines, counts = exit_lines(ladder, *STDERR, "--tcp", "--set", "report=auto")
-    assert not lines and counts["reasons"]["rule-tcp"] == 2
-    lines, counts = exit_lines(ladder, *STDERR, "--set", "report=auto", "--set", "fabrics=none")
-    assert counts["reasons"]["disabled"] == 2
+    for setting, reason in ((["--tcp"], "rule-tcp"), (["--set", "fabrics=none"], "disabled")):
+        lines, counts = exit_lines(ladder, *auto, *setting)
+        assert not lines and counts["reasons"][reason] == 2
+    lines, counts = exit_lines(ladder, *auto, before=NO_ROOM)
+    lacking = counts["reasons"]["no-descriptors"]
     # The two ends are in one process or in two; a line for each process.
-    seen = [re.fullmatch(r"connections (\d+), on SDP 0; on TCP: disabled (\d+)", line) for line in lines]
-    assert lines and all(seen) and sum(int(line[2]) for line in seen) == 2, lines
-    lines, _ = exit_lines(ladder, *STDERR, "--set", "fabrics=none")
+    form = r"connections \d+, on SDP 0; on TCP: (no-descriptors|peer-refused) (\d+)"
+    seen = [re.fullmatch(form, line) for line in lines]
+    assert lacking and all(seen), lines
+    assert sum(int(line[2]) for line in seen if line[1] == "no-descriptors") == lacking, lines
+    lines, _ = exit_lines(ladder, *STDERR, before=NO_ROOM)
     assert not lines, "nobody asked"
 
 
@@ -201,8 +209,7 @@ def test_a_report_at_each_exit(ladder):
 def test_a_preloaded_process_reports_by_its_environment(ladder):
     """As in a drop-in: no `sdp run`, the variable alone."""
     library = ladder.artifacts.dir / "libsdp.so"
-    env = environment(LD_PRELOAD=str(library), SDP_REPORT="auto", SDP_FABRICS="none",
-                      SDP_RULES="log min-level 9 destination stderr")
-    done = subprocess.run([python(), PAIR], env=env, check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+    env = environment(LD_PRELOAD=str(library), SDP_REPORT="auto", SDP_RULES="log min-level 9 destination stderr")
+    done = subprocess.run([*NO_ROOM, python(), PAIR], env=env, check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0 and "libsdp REPORT: connections" in done.stderr, done.stderr
