@@ -10,6 +10,7 @@
 //!       TuneWords what tools ask for, and the tunables in force: the one part that tools write
 //!       refused   connections that rules refused, by reason
 //!       devices   RDMA devices by which connections have met
+//!       more      of the tunables in force
 //! 4096  Row[4096] one per open connection end or listener, 256 B each
 //!       Trace     the last events of connections
 //! ```
@@ -21,7 +22,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 use crate::reason::MAX_REASONS;
 use crate::trace::Trace;
-use crate::tune::TuneWords;
+use crate::tune::{MORE_LEN, TuneWords};
 
 /// `"sdpstats"` read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sdpstats");
@@ -219,7 +220,8 @@ const PAD_SIZE: usize = HEADER_SIZE
     - size_of::<Totals>()
     - size_of::<TuneWords>()
     - MAX_REASONS * 8
-    - DEVICES * size_of::<DeviceWords>();
+    - DEVICES * size_of::<DeviceWords>()
+    - MORE_LEN;
 
 /// A page: the content of one `sdp-stats` memfd.
 #[repr(C, align(64))]
@@ -230,6 +232,8 @@ pub struct Page {
     /// Connections that were refused because the rules want SDP or nothing, by reason code.
     pub(crate) refused: [AtomicU64; MAX_REASONS],
     pub(crate) devices: [DeviceWords; DEVICES],
+    /// The second part of [`TuneWords::in_force`].
+    pub(crate) tune_more: [AtomicU64; MORE_LEN / 8],
     pad: [AtomicU64; PAD_SIZE / 8],
     pub(crate) rows: [Row; ROWS],
     pub(crate) trace: Trace,

@@ -12,7 +12,7 @@ use crate::page::{
 use crate::reason::{MAX_REASONS, Reason};
 use crate::rules::Rules;
 use crate::trace::{EVENT_WORDS, EVENTS, EventView, Trace, parse_events};
-use crate::tune::{TEXT_LEN, TuneWords, Tuned};
+use crate::tune::{MORE_LEN, TEXT_LEN, TuneWords, Tuned};
 use crate::writer::{Counter, Direction, Endpoint, ROW_OPEN};
 
 pub use crate::map::{MapError, Mapping};
@@ -498,12 +498,14 @@ fn parse_device(w: Words<'_>, place: usize) -> Option<DeviceView> {
 fn parse_tuned(w: Words<'_>) -> Tuned {
     let at = |field: usize| core::mem::offset_of!(Page, tune) + field;
     let text = |field: usize| w.text(at(field), TEXT_LEN);
+    let mut in_force = Tuned::settings(&text(core::mem::offset_of!(TuneWords, in_force)));
+    in_force.extend(Tuned::settings(&w.text(core::mem::offset_of!(Page, tune_more), MORE_LEN)));
     Tuned {
         asked: w.u32(at(core::mem::offset_of!(TuneWords, asked))),
         taken: w.u32(at(core::mem::offset_of!(TuneWords, taken))),
         refused: w.u32(at(core::mem::offset_of!(TuneWords, refused))),
         request: text(core::mem::offset_of!(TuneWords, request)),
-        in_force: Tuned::settings(&text(core::mem::offset_of!(TuneWords, in_force))),
+        in_force,
     }
 }
 

@@ -12,13 +12,25 @@ use core::sync::atomic::{
 
 use crate::page::Page;
 
-/// Bytes of a request, and of the text of settings in force.
+/// Bytes of a request, and of the first part of the text of settings in force.
 pub const TEXT_LEN: usize = 512;
+/// Bytes of the second part, which tools and libraries of earlier versions do not know: they read none,
+/// and write none.
+pub const MORE_LEN: usize = 256;
 /// Ends each setting of a text.
 pub const END: u8 = b';';
 
 /// A text of settings, zero padded.
 pub type Text = [u8; TEXT_LEN];
+
+/// The settings in force, zero padded: [`TEXT_LEN`] bytes of whole settings, then [`MORE_LEN`].
+pub type InForce = [u8; TEXT_LEN + MORE_LEN];
+
+/// Where a setting of `len` bytes goes in a text of settings in force, of which `at` bytes are there
+/// already: no setting lies across the end of the first part.
+pub const fn place(at: usize, len: usize) -> usize {
+    if at < TEXT_LEN && at.saturating_add(len) > TEXT_LEN { TEXT_LEN } else { at }
+}
 
 /// Requests and their answers.
 #[derive(Debug)]
@@ -33,7 +45,7 @@ pub struct TuneWords {
     reserved: AtomicU32,
     /// `KEY VALUE`, each ended by [`END`]. The value `default`: as without a request.
     pub request: [AtomicU64; TEXT_LEN / 8],
-    /// `KEY VALUE ORIGIN`, each ended by [`END`]: the settings in force.
+    /// `KEY VALUE ORIGIN`, each ended by [`END`]: the settings in force, first part.
     pub in_force: [AtomicU64; TEXT_LEN / 8],
 }
 
@@ -61,8 +73,9 @@ impl Page {
     }
 
     /// The settings in force.
-    pub fn show_tunables(&self, text: &Text) {
-        for (word, from) in self.tune.in_force.iter().zip(text.as_chunks::<8>().0) {
+    pub fn show_tunables(&self, text: &InForce) {
+        let words = self.tune.in_force.iter().chain(&self.tune_more);
+        for (word, from) in words.zip(text.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*from), Relaxed);
         }
     }
@@ -169,7 +182,10 @@ mod tests {
     #[test]
     fn tools_read_what_is_in_force() {
         let page = crate::map::zeroed_page();
-        page.show_tunables(&text(b"recv_poll 0 tune;rubbish;a b c;"));
+        let mut shown = [0; TEXT_LEN + MORE_LEN];
+        shown[..TEXT_LEN].copy_from_slice(&text(b"recv_poll 0 tune;rubbish;a b c;"));
+        shown[TEXT_LEN..TEXT_LEN + 12].copy_from_slice(b"report off d");
+        page.show_tunables(&shown);
         let one = |key: &str, value: &str, origin: &str| Setting {
             key: key.into(),
             value: value.into(),
@@ -184,6 +200,18 @@ mod tests {
             version: b"1",
         });
         let view = crate::reader::parse(&crate::map::words_of(&page)).unwrap();
-        assert_eq!(view.tuned.in_force, [one("recv_poll", "0", "tune"), one("a", "b", "c")]);
+        assert_eq!(
+            view.tuned.in_force,
+            [one("recv_poll", "0", "tune"), one("a", "b", "c"), one("report", "off", "d")]
+        );
+    }
+
+    #[test]
+    fn no_setting_lies_across_the_parts() {
+        assert_eq!(place(0, 20), 0);
+        assert_eq!(place(TEXT_LEN - 20, 20), TEXT_LEN - 20);
+        assert_eq!(place(TEXT_LEN - 19, 20), TEXT_LEN);
+        assert_eq!(place(TEXT_LEN, 20), TEXT_LEN);
+        assert_eq!(place(TEXT_LEN + 7, 20), TEXT_LEN + 7);
     }
 }

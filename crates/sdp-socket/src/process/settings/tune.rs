@@ -17,7 +17,7 @@ use sdp_config::{
 };
 use sdp_stats::{
     Page,
-    tune::{END, TEXT_LEN, Text},
+    tune::{END, InForce, MORE_LEN, TEXT_LEN, Text, place},
 };
 
 use super::{STATE, bit, rules};
@@ -105,22 +105,28 @@ pub(super) fn asked() -> (Tunables, u32) {
 }
 
 /// The settings in force, for tools: values by [`KEYS`], each with its source.
-pub(super) fn text<'a>(of: impl Fn(&Key) -> (&'a Tunables, &'static [u8])) -> Text {
-    let mut text = [0; TEXT_LEN];
-    let mut places = text.iter_mut();
-    let mut put = |byte: u8| {
-        if let Some(to) = places.next() {
-            *to = byte;
-        }
-    };
+pub(super) fn text<'a>(of: impl Fn(&Key) -> (&'a Tunables, &'static [u8])) -> InForce {
+    let mut text = [0; TEXT_LEN + MORE_LEN];
+    let mut at = 0usize;
     for key in &KEYS {
         let (values, origin) = of(key);
-        key.name.bytes().for_each(&mut put);
-        put(b' ');
-        values.write_value(key, &mut put);
-        put(b' ');
-        origin.iter().copied().for_each(&mut put);
-        put(END);
+        let mut len = 0usize;
+        let setting = |put: &mut dyn FnMut(u8)| {
+            key.name.bytes().for_each(&mut *put);
+            put(b' ');
+            values.write_value(key, &mut *put);
+            put(b' ');
+            origin.iter().copied().for_each(&mut *put);
+            put(END);
+        };
+        setting(&mut |_| len = len.saturating_add(1));
+        at = place(at, len);
+        setting(&mut |byte| {
+            if let Some(to) = text.get_mut(at) {
+                *to = byte;
+            }
+            at = at.saturating_add(1);
+        });
     }
     text
 }
@@ -183,6 +189,26 @@ mod tests {
             longest.set(key.as_bytes(), value.as_bytes()).expect(key);
         }
         let text = text(|_| (&longest, b"environment"));
-        assert_eq!(text[TEXT_LEN - 1], 0, "not cut");
+        let [first, more] = [&text[..TEXT_LEN], &text[TEXT_LEN..]];
+        assert!(more.ends_with(&[0; 150]), "room for more tunables");
+        let settings = [first, more].map(|part| {
+            let text = part.split(|b| *b == 0).next().unwrap_or(&[]);
+            assert!(text.is_empty() || text.ends_with(&[END]), "no setting in two parts");
+            text.iter().filter(|b| **b == END).count()
+        });
+        assert_eq!(settings.iter().sum::<usize>(), KEYS.len(), "all of them");
+    }
+
+    #[test]
+    fn a_longer_text_goes_on_behind_the_first_part() {
+        // As it would be with more tunables than there are today.
+        let text = text(|_| (&Tunables::DEFAULT, b"from-a-place-with-a-long-name"));
+        let [first, more] = [&text[..TEXT_LEN], &text[TEXT_LEN..]].map(|part| {
+            String::from_utf8(part.iter().copied().take_while(|b| *b != 0).collect()).unwrap()
+        });
+        assert!(first.ends_with("-name;") && more.ends_with("-name;"), "{first} {more}");
+        let names =
+            (first + &more).split_terminator(';').map(|s| s.split(' ').count()).collect::<Vec<_>>();
+        assert_eq!(names, vec![3; KEYS.len()]);
     }
 }
