@@ -24,8 +24,7 @@
 //!
 //! Without the peer's socket, or without memory there, nothing is pushed. Where the process goes on
 //! itself, the bytes stay readable through the library (reason `handover-stuck`); where the next
-//! reader has no way to them, a connection of our own takes the carrier's place
-//! ([`crate::migration::relay`]).
+//! reader has no way to them, a relay ([`crate::migration::relay`]) replaces the carrier.
 //!
 //! Where that is not possible either, the next reader must not take the kernel's end of the stream
 //! for its end: an image gets an error in the connection's place ([`cut_off`]); any other caller's

@@ -1,4 +1,5 @@
-//! The last way of a hand-over (R7): a connection of our own in the place of the carrier.
+//! The last way of a hand-over (R7): a relay between a private connection, which the program's
+//! descriptor names from then on, and the carrier.
 //!
 //! Called by [`super::handover`] alone.
 //!
@@ -6,7 +7,7 @@
 //! refused to us, or its end has closed), a reader that knows only the kernel's stream would miss
 //! them. Then the program's numbers are made to name one end of a private connection over loopback.
 //! A forked process, which hinders no other one, sends the unread bytes into its other end, and
-//! goes on pumping between that and the carrier, both ways, until both have ended.
+//! goes on copying between that and the carrier, both ways, until both have ended.
 //!
 //! Everything that can fail is made before the first byte is taken out of the ring
 //! ([`Relay::new`]): the connection, memory for the bytes, and the process, which gets a word when
