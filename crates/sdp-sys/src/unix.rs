@@ -94,10 +94,13 @@ pub fn publish(fd: i32, own: &CStr, path: &CStr, backlog: i32) -> Result<(), Err
     published.map(drop)
 }
 
-/// Gives what has a path name another one in the same directory, which is free.
+/// Gives what has a path name another one in the same directory.
+///
+/// # Errors
+/// EEXIST: another file has the name `to`.
 pub fn rename(path: &CStr, to: &CStr) -> Result<(), Errno> {
     const HERE: i32 = libc::AT_FDCWD;
-    kernel::renameat2(HERE, path, HERE, to, 0).map(drop)
+    kernel::renameat2(HERE, path, HERE, to, libc::RENAME_NOREPLACE).map(drop)
 }
 
 /// Takes a path name away.

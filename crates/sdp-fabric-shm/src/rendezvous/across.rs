@@ -302,15 +302,19 @@ impl Rendezvous {
 }
 
 /// Takes a name away at which no process listens. True: meanwhile one does, and `socket` has reached
-/// it. So the name is moved first, and looked at once more where no other end finds it.
+/// it. So the name is moved first, and looked at once more where no other end finds it; a live name,
+/// to whose listener others have come before, comes back to its place.
 fn take_away(path: &Path, socket: &Hidden) -> bool {
     let aside = Path::fresh();
     if unix::rename(path.as_c_str(), aside.as_c_str()).is_err() {
         return false;
     }
-    let is_fresh = unix::connect_path(socket.raw(), aside.as_bytes()).is_ok();
-    unix::unpublish(aside.as_c_str());
-    is_fresh
+    let found = unix::connect_path(socket.raw(), aside.as_bytes());
+    let is_full = !matches!(found, Ok(()) | Err(Errno::ECONNREFUSED));
+    if !is_full || unix::rename(aside.as_c_str(), path.as_c_str()).is_err() {
+        unix::unpublish(aside.as_c_str());
+    }
+    found.is_ok()
 }
 
 /// The next connection to the name.
@@ -492,5 +496,35 @@ const fn of_place(error: Errno) -> Refusal {
             Refusal::NoMeetingPlace
         }
         _ => Refusal::of_resource(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Another process has published its name where a dead one's was, and others have come to it
+    /// already, as many as it has room for.
+    #[test]
+    fn a_name_that_is_alive_keeps_its_place() {
+        let directory = std::env::temp_dir().join(format!("sdp-place-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1733)).unwrap();
+        across::set_directory(directory.as_os_str().as_encoded_bytes());
+        let path = Path::of_meeting(1);
+        let listener = unix::socket().unwrap();
+        unix::publish(listener.raw(), Path::fresh().as_c_str(), path.as_c_str(), 0).unwrap();
+        let id = identity_at(&path);
+        let other = unix::socket().unwrap();
+        unix::connect_path(other.raw(), path.as_bytes()).unwrap();
+        let socket = Hidden::new(unix::socket().unwrap(), 0).unwrap();
+        assert!(!take_away(&path, &socket) && identity_at(&path) == id, "full");
+        drop(unix::accept(listener.raw()).unwrap());
+        assert!(take_away(&path, &socket), "reached");
+        drop(listener);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir(&directory).unwrap();
     }
 }
