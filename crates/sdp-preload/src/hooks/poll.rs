@@ -63,8 +63,7 @@ pub(super) fn settled(
     wait: &dyn Fn(Option<&timespec>) -> c_int,
     settle: &dyn Fn(c_int) -> c_int,
 ) -> c_int {
-    let whole =
-        limit.filter(|_| calls::may_have_copies()).map(|limit| (limit, time::monotonic_ns()));
+    let mut since = calls::may_have_copies().then(time::monotonic_ns);
     let mut left = limit;
     loop {
         let ready = wait(left.as_ref());
@@ -72,7 +71,11 @@ pub(super) fn settled(
             return ready;
         }
         match settle(ready) {
-            0 => left = whole.map_or(limit, |(limit, since)| Some(rest(&limit, since))),
+            // Where the first copy of the process came during this wait, its time begins with that.
+            0 => {
+                let since = *since.get_or_insert_with(time::monotonic_ns);
+                left = limit.map(|limit| rest(&limit, since));
+            }
             left => return left,
         }
     }
