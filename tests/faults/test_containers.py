@@ -290,5 +290,6 @@ def test_late_copies(net, artifacts, how, tunables):
         says(b"seen")
     finally:
         net.b.run("nft", "delete", "table", "inet", "lost")
-    play.end(client)
-    play.end(server)
+    reports = [play.end(client), play.end(server)]
+    if how == "waits":
+        check_met(net, *reports)
