@@ -60,6 +60,7 @@ pub use connection::{
     sink::{Sink, SinkAction, SinkConfig, SourceInput},
     source::{Hold, Outgoing, Source, SourceConfig, SourceEvent},
     words::{Ack, Corrupt, Credits, PeerCredit},
+    zcopy::{ZcopySink, ZcopySource},
 };
 pub use violation::Violation;
 pub use wire::{Payload, Ring};

@@ -170,6 +170,25 @@ violations! {
     /// SinkCancelAck without SinkAvailCancel.
     SinkCancelAckUnasked "7.7" "cancellation acknowledged that was not asked for"
 
+    /// A SrcAvail behind a SendSm, before the rest that it asked for.
+    AdvertBeforeRest { rest: u32 } "7.3" "advertisement with {rest} bytes of another one due as data"
+    /// A report of a younger SrcAvail before the rest of an older one.
+    ReadComplBeforeRest { bytes: u32, rest: u32 } "7.3" "read of {bytes} bytes reported before {rest} that are due as data"
+    /// A SrcAvail during a cancellation.
+    AdvertInCancel { mid: u8 } "7.4" "message {mid:#04x} during a cancellation"
+    /// The stream ends, or changes lanes, with a SrcAvail unfinished.
+    EndBesideAdvert { mid: u8 } "3.5" "message {mid:#04x} beside an unfinished advertisement"
+    /// SinkAvail of an end that had received our SrcAvail.
+    SinkAvailBesideAdvert { len: u32 } "3.6" "sink advertisement of {len} bytes behind an unanswered advertisement"
+    /// SinkAvail of a buffer into which a message may not fit.
+    SinkAvailShort { len: u32, limit: u32 } "7.5" "sink advertisement of {len} bytes with messages of {limit}"
+    /// RdmaWrCompl beyond the end of the advertisement, or of no byte.
+    WriteComplLength { bytes: u32, len: u32 } "7.5" "write of {bytes} bytes reported into a buffer of {len}"
+    /// Withdrawn without a cancellation of the advertisements that it takes back.
+    WithdrawnUncancelled "7.8" "advertisement withdrawn that was not cancelled"
+    /// Withdrawn to a position that cannot be.
+    WithdrawnPosition { position: u64, here: u64 } "7.8" "advertisement withdrawn at {position}, {here} is here"
+
     // Resizing.
 
     /// ChRcvBuf while the previous one is unanswered.

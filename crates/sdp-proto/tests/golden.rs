@@ -149,6 +149,10 @@ fn lane_messages() {
             1,
         ),
     );
+    check(
+        "43000040 00000018 00000003 00000001 00000000 0000000a",
+        message(Body::Withdrawn { position: 10 }, Flags::NONE, 0, 3, 1),
+    );
 }
 
 fn hello(names: Option<Names>) -> Hello {

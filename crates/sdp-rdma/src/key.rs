@@ -29,7 +29,7 @@ pub struct LocalSlice {
 }
 
 /// A range of the peer's memory. The address is opaque to us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteSlice {
     /// Start address in the peer's terms.
     pub addr: u64,

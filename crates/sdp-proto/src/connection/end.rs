@@ -300,6 +300,16 @@ impl Connection {
         Ok(match self.sink.handle(&message)? {
             SinkAction::Nothing | SinkAction::ModeChanged(_) => Input::Release,
             SinkAction::Deliver(payload) => self.deliver(payload),
+            SinkAction::Advertised(payload) => {
+                payload.map_or(Input::Release, |payload| self.deliver(payload))
+            }
+            SinkAction::Withdrawn => {
+                self.pending = self.pending.without_answers();
+                Input::Release
+            }
+            SinkAction::Written { .. } | SinkAction::Recalled | SinkAction::Cancelled => {
+                Input::Release
+            }
             SinkAction::DeliverAndAnswer(payload, pending) => {
                 self.pending = self.pending.add(pending)?;
                 self.deliver(payload)

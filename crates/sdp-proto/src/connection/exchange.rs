@@ -141,6 +141,17 @@ fn take_control(action: SinkAction, exchange: &dyn Exchange) -> Result<TakenMess
             judge_for_source(&input)?;
             TakenMessage::Nothing
         }
+        // The plain sink advertises nothing, and has no READ under way.
+        SinkAction::Advertised(payload) => {
+            payload.map_or(TakenMessage::Nothing, TakenMessage::Deliver)
+        }
+        SinkAction::Withdrawn => {
+            exchange.change(&|pending| Ok(pending.without_answers()))?;
+            TakenMessage::Nothing
+        }
+        SinkAction::Written { .. } | SinkAction::Recalled | SinkAction::Cancelled => {
+            TakenMessage::Nothing
+        }
         SinkAction::EndOfStream => TakenMessage::EndOfStream,
         SinkAction::Reset => TakenMessage::Reset,
         SinkAction::Suspend { .. } => TakenMessage::Suspend,

@@ -16,3 +16,4 @@ pub mod sink;
 pub mod source;
 pub mod state;
 pub mod words;
+pub mod zcopy;

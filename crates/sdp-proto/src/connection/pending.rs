@@ -15,7 +15,7 @@ use crate::{
 pub const MAX_ADVERTS: u8 = 1;
 
 /// Control messages to send. Empty by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PendingControl {
     /// Bytes read from the oldest advertisement and not reported yet.
     read_bytes: u32,
@@ -29,7 +29,9 @@ const RESIZE_ACK: u8 = 1 << 0;
 const COMBINED: u8 = 1 << 1;
 const SINK_CANCEL_ACK: u8 = 1 << 2;
 const SUSPEND_ACK: u8 = 1 << 3;
-const FLAGS: u8 = RESIZE_ACK | SUSPEND_ACK | COMBINED | SINK_CANCEL_ACK;
+/// No message of its own: the report asks for Pipelined mode.
+const PIPE: u8 = 1 << 4;
+const FLAGS: u8 = RESIZE_ACK | SUSPEND_ACK | COMBINED | SINK_CANCEL_ACK | PIPE;
 
 impl PendingControl {
     /// Nothing to send.
@@ -48,6 +50,31 @@ impl PendingControl {
     /// RdmaRdCompl for `bytes` of the oldest advertisement.
     pub const fn read_bytes(bytes: u32) -> Self {
         Self { read_bytes: bytes, send_sm: 0, flags: 0 }
+    }
+
+    /// Its report asks for Pipelined mode, too.
+    pub const fn asking_for_pipelined(self) -> Self {
+        Self { flags: self.flags | PIPE, ..self }
+    }
+
+    /// Whether a report or a SendSm waits to be sent.
+    pub const fn has_answer(self) -> bool {
+        self.read_bytes != 0 || self.send_sm != 0
+    }
+
+    /// Without a SendSm, if there is one.
+    pub const fn without_send_sm(self) -> Option<Self> {
+        if self.send_sm == 0 { None } else { Some(Self { send_sm: 0, ..self }) }
+    }
+
+    /// The advertisements that the reports and the SendSm are about were withdrawn.
+    pub const fn without_answers(self) -> Self {
+        Self { read_bytes: 0, send_sm: 0, flags: self.flags & !PIPE }
+    }
+
+    /// Whether the report that is to be sent asks for Pipelined mode.
+    pub(crate) const fn asks_for_pipelined(self) -> bool {
+        self.flags & PIPE != 0
     }
 
     /// Whether there is nothing to send.
@@ -110,7 +137,8 @@ impl PendingControl {
     pub(crate) const fn first(self, receive_size: u32) -> Option<(Body, Self)> {
         if self.read_bytes != 0 {
             let bytes = self.read_bytes;
-            return Some((Body::RdmaRdCompl { bytes }, Self::read_bytes(bytes)));
+            let settles = Self { flags: self.flags & PIPE, ..Self::read_bytes(bytes) };
+            return Some((Body::RdmaRdCompl { bytes }, settles));
         }
         if self.send_sm != 0 {
             return Some((Body::SendSm, Self::SEND_SM));

@@ -115,6 +115,22 @@ pub enum SinkAction {
         /// Service ID to reconnect to.
         service: u64,
     },
+    /// An advertisement to READ from, or to refuse, and the payload that came with it.
+    Advertised(Option<Payload>),
+    /// All advertisements were cancelled: if a SendSm is pending, take it out
+    /// ([`PendingControl::without_send_sm`]) and call [`crate::ZcopySink::owe_send_sm`], so that a single SendSm
+    /// answers, which acknowledges the cancellation.
+    Cancelled,
+    /// All advertisements were taken back: take the answers out of what is pending
+    /// ([`PendingControl::without_answers`]), and start no READ for them.
+    Withdrawn,
+    /// The oldest of our own advertisements was written to.
+    Written {
+        /// How many bytes, from its beginning on.
+        bytes: u32,
+    },
+    /// All of our advertisements that were not used are free.
+    Recalled,
     /// The peer's payload changes lanes here.
     LaneSwitch(LaneSwitch),
     /// The peer asks our payload to change lanes.
@@ -122,7 +138,7 @@ pub enum SinkAction {
 }
 
 /// The receiving half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sink {
     credits: Credits,
     mode: Mode,
@@ -192,17 +208,7 @@ impl Sink {
     /// The rule that the peer broke; the connection is to be reset.
     #[inline]
     pub fn handle(&mut self, message: &Message) -> Result<SinkAction, Violation> {
-        let header = &message.header;
-        let expected = next(self.last_mseq);
-        if header.mseq != expected {
-            return Err(Violation::MseqGap { expected, found: header.mseq });
-        }
-        if header.len > self.receive_size {
-            return Err(Violation::MessageTooLong { len: header.len, limit: self.receive_size });
-        }
-        if self.gates != 0 {
-            self.check_gates(message)?;
-        }
+        let expected = self.admit(message)?;
         let Body::Data = message.body else {
             let action = self.handle_control(message)?;
             self.last_mseq = expected;
@@ -215,6 +221,39 @@ impl Sink {
         };
         self.position = advance(self.position, payload.len);
         Ok(SinkAction::Deliver(payload))
+    }
+
+    /// What holds for every message; its number.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, message: &Message) -> Result<u32, Violation> {
+        let header = &message.header;
+        let expected = next(self.last_mseq);
+        if header.mseq != expected {
+            return Err(Violation::MseqGap { expected, found: header.mseq });
+        }
+        if header.len > self.receive_size {
+            return Err(Violation::MessageTooLong { len: header.len, limit: self.receive_size });
+        }
+        if self.gates != 0 {
+            self.check_gates(message)?;
+        }
+        Ok(expected)
+    }
+
+    /// Message `mseq` was taken, and carried `bytes` new bytes of the stream.
+    pub(super) const fn count(&mut self, mseq: u32, bytes: u32) {
+        self.last_mseq = mseq;
+        self.position = advance(self.position, bytes);
+    }
+
+    /// Bytes that came by one-sided work.
+    pub(super) const fn count_one_sided(&mut self, bytes: u32) {
+        self.position = advance(self.position, bytes);
+    }
+
+    /// Longest message that it takes.
+    pub(super) const fn receive_size(&self) -> u32 {
+        self.receive_size
     }
 
     /// The acknowledgement for our headers, with `posted` receive buffers posted at this instant
@@ -372,6 +411,16 @@ impl Sink {
                 Ok(SinkAction::Reset)
             }
             Body::SrcAvail(advert) => self.handle_src_avail(message, advert.buffer.len),
+            // Nothing is read here, so nothing is here that the peer does not know of (spec 7.8).
+            Body::Withdrawn { position } if self.lane_messages => {
+                if position != self.position {
+                    let here = self.position;
+                    return Err(Violation::WithdrawnPosition { position, here });
+                }
+                self.gates &= !ADVERT;
+                self.advert_ack = 0;
+                Ok(SinkAction::Withdrawn)
+            }
             // The SendSm that answers the advertisement is pending or sent already, and answers the
             // cancellation too (spec 7.4).
             Body::SrcAvailCancel => Ok(SinkAction::Nothing),
@@ -403,7 +452,17 @@ impl Sink {
     }
 
     fn handle_src_avail(&mut self, message: &Message, len: u32) -> Result<SinkAction, Violation> {
-        let inline = message.payload_len();
+        self.check_shape(message.payload_len(), len)?;
+        self.gates |= ADVERT;
+        self.advert_ack = message.header.mseq_ack;
+        Ok(match self.take_payload(message) {
+            Some(payload) => SinkAction::DeliverAndAnswer(payload, PendingControl::SEND_SM),
+            None => SinkAction::Answer(PendingControl::SEND_SM),
+        })
+    }
+
+    /// Whether the mode allows an advertisement of `len` bytes with `inline` bytes inline.
+    pub(super) const fn check_shape(&self, inline: u32, len: u32) -> Result<(), Violation> {
         match self.mode {
             Mode::Buffered => return Err(Violation::AdvertInBuffered),
             Mode::Combined if inline == 0 => return Err(Violation::InlineMissing),
@@ -413,12 +472,7 @@ impl Sink {
         if inline >= len {
             return Err(Violation::InlineTooLong { inline, len });
         }
-        self.gates |= ADVERT;
-        self.advert_ack = message.header.mseq_ack;
-        Ok(match self.take_payload(message) {
-            Some(payload) => SinkAction::DeliverAndAnswer(payload, PendingControl::SEND_SM),
-            None => SinkAction::Answer(PendingControl::SEND_SM),
-        })
+        Ok(())
     }
 
     fn handle_mode_change(&mut self, change: ModeChange) -> Result<SinkAction, Violation> {
@@ -440,5 +494,6 @@ impl Sink {
 }
 
 const fn is_lane_mid(mid: u8) -> bool {
-    matches!(mid, crate::wire::lane::LANE_SWITCH | crate::wire::lane::LANE_REQUEST)
+    use crate::wire::lane::{LANE_REQUEST, LANE_SWITCH, WITHDRAWN};
+    matches!(mid, LANE_SWITCH | LANE_REQUEST | WITHDRAWN)
 }

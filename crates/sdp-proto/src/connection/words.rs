@@ -5,7 +5,7 @@
 //! them.
 
 /// How the fabric counts receive buffers (spec 4.8).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Credits {
     /// A byte window is the back-pressure: `Bufs` is always 65 535, messages need no credit and
     /// there are no credit updates.
@@ -16,7 +16,7 @@ pub enum Credits {
 
 /// The sink's facts that the source puts into headers. One `u64` in shared memory, so that it is
 /// always read in one piece: bufs and acknowledgement must be of the same instant (spec 4.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ack {
     /// Receive buffers posted now; 65 535 where credits are implicit.
     pub bufs: u16,

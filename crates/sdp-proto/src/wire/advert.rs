@@ -12,14 +12,14 @@ pub(crate) const SRC_AVAIL_LEN: usize = 16;
 pub(crate) const SINK_AVAIL_LEN: usize = 20;
 
 /// SrcAvail: memory of the source that the sink may READ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SrcAvail {
     /// The whole buffer, inline payload included; 1 to 2^31 bytes. The address is opaque.
     pub buffer: RemoteSlice,
 }
 
 /// SinkAvail: memory of the sink that the source may WRITE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SinkAvail {
     /// The whole buffer, 1 to 2^31 bytes. The address is opaque.
     pub buffer: RemoteSlice,

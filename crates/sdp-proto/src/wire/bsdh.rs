@@ -9,7 +9,7 @@ pub const HEADER_LEN: usize = 16;
 pub(crate) const HEADER: u32 = HEADER_LEN as u32;
 
 /// Flags of the base header. Unknown bits are sent as zero and ignored on receipt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags(u8);
 
 impl Flags {
@@ -123,7 +123,7 @@ impl Words {
 }
 
 /// A base header whose own rules hold: known identifier, legal flags, length equal to the message's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Header {
     /// The kind of message.
     pub mid: Mid,

@@ -3,7 +3,7 @@
 use crate::{Mode, Violation};
 
 /// ModeChange: the master of a half-connection announces its new mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ModeChange {
     /// `true`: the receiver of the message changes its *sending* half (so the sink sent it);
     /// `false`: its *receiving* half (so the source sent it).

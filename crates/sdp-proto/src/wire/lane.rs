@@ -1,4 +1,5 @@
-//! Our experimental messages: lane switches between hosts (spec 2.11).
+//! Our experimental messages: lane switches between hosts (spec 2.11), advertisements that are
+//! taken back (spec 7.8).
 //!
 //! On one host the lane log lives in the shared segment. Between hosts the producer of a stream
 //! announces a switch on the SDP lane itself. Only peers that agreed at set-up send these; other
@@ -9,13 +10,18 @@ pub const LANE_SWITCH: u8 = 0x40;
 /// Identifier of LaneRequest.
 pub const LANE_REQUEST: u8 = 0x41;
 
+/// Identifier of Withdrawn.
+pub const WITHDRAWN: u8 = 0x43;
+
 /// Length of LaneSwitch's extended header.
 pub(crate) const LANE_SWITCH_LEN: usize = 24;
 /// Length of LaneRequest's extended header.
 pub(crate) const LANE_REQUEST_LEN: usize = 8;
+/// Length of Withdrawn's extended header.
+pub(crate) const WITHDRAWN_LEN: usize = 8;
 
 /// Which lane carries the payload of a half-connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Lane {
     /// The kernel's TCP connection.
@@ -35,7 +41,7 @@ impl Lane {
 }
 
 /// LaneSwitch: from `stream_position` on, the sender's payload travels by `lane`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneSwitch {
     /// The lane from here on.
     pub lane: Lane,
@@ -48,7 +54,7 @@ pub struct LaneSwitch {
 }
 
 /// LaneRequest: the consumer asks the producer to switch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneRequest {
     /// The lane that the consumer wants.
     pub lane: Lane,

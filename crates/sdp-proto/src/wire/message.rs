@@ -4,7 +4,10 @@ use super::{
     advert::{SINK_AVAIL_LEN, SRC_AVAIL_LEN, SinkAvail, SrcAvail},
     bsdh::{HEADER, HEADER_LEN, Header},
     control::ModeChange,
-    lane::{LANE_REQUEST, LANE_REQUEST_LEN, LANE_SWITCH, LANE_SWITCH_LEN, LaneRequest, LaneSwitch},
+    lane::{
+        LANE_REQUEST, LANE_REQUEST_LEN, LANE_SWITCH, LANE_SWITCH_LEN, LaneRequest, LaneSwitch,
+        WITHDRAWN, WITHDRAWN_LEN,
+    },
     mid::Mid,
 };
 use crate::Violation;
@@ -18,7 +21,7 @@ const _: () = assert!(HEADER_LEN + SRC_AVAIL_LEN == 32);
 const _: () = assert!(HEADER_LEN + SINK_AVAIL_LEN == 36);
 
 /// The content of a message beyond its base header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Body {
     /// Payload, or none: a credit update.
     Data,
@@ -71,6 +74,11 @@ pub enum Body {
     LaneSwitch(LaneSwitch),
     /// Please move payload to another lane (ours, experimental).
     LaneRequest(LaneRequest),
+    /// All unfinished source advertisements are taken back (ours, experimental).
+    Withdrawn {
+        /// Position in the stream of the payload that follows.
+        position: u64,
+    },
     /// An experimental message that is not ours, or not well-formed.
     Experimental {
         /// Its identifier, 0x40 to 0x7f.
@@ -100,6 +108,7 @@ impl Body {
             Self::SrcAvail(_) => Mid::SrcAvail,
             Self::LaneSwitch(_) => Mid::Experimental(LANE_SWITCH),
             Self::LaneRequest(_) => Mid::Experimental(LANE_REQUEST),
+            Self::Withdrawn { .. } => Mid::Experimental(WITHDRAWN),
             Self::Experimental { mid } => Mid::Experimental(*mid),
         }
     }
@@ -117,6 +126,7 @@ impl Body {
             Self::SinkAvail(_) => SINK_AVAIL_LEN as u32,
             Self::LaneSwitch(_) => LANE_SWITCH_LEN as u32,
             Self::LaneRequest(_) => LANE_REQUEST_LEN as u32,
+            Self::Withdrawn { .. } => WITHDRAWN_LEN as u32,
             _ => 0,
         }
     }
@@ -145,7 +155,7 @@ pub struct Payload {
 }
 
 /// A parsed message. `header.mid` and `body` agree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Message {
     /// The base header.
     pub header: Header,
@@ -289,6 +299,9 @@ fn parse_experimental(mid: u8, inside: usize, extended: &[u8]) -> Body {
         (LANE_REQUEST, LANE_REQUEST_LEN) => {
             extended.first_chunk().and_then(LaneRequest::parse).map(Body::LaneRequest)
         }
+        (WITHDRAWN, WITHDRAWN_LEN) => extended
+            .first_chunk()
+            .map(|bytes| Body::Withdrawn { position: u64::from_be_bytes(*bytes) }),
         _ => None,
     };
     ours.unwrap_or(Body::Experimental { mid })
@@ -307,6 +320,7 @@ fn encode_body(body: &Body, out: &mut [u8]) {
         Body::SrcAvail(advert) => put(out, &advert.encode()),
         Body::LaneSwitch(switch) => put(out, &switch.encode()),
         Body::LaneRequest(request) => put(out, &request.encode()),
+        Body::Withdrawn { position } => put(out, &position.to_be_bytes()),
         _ => {}
     }
 }

@@ -161,6 +161,7 @@ impl Mid {
             Self::SuspCommAck => "SuspCommAck",
             Self::Experimental(super::lane::LANE_SWITCH) => "LaneSwitch",
             Self::Experimental(super::lane::LANE_REQUEST) => "LaneRequest",
+            Self::Experimental(super::lane::WITHDRAWN) => "Withdrawn",
             Self::Experimental(_) => "Experimental",
             Self::SinkAvail => "SinkAvail",
             Self::SrcAvail => "SrcAvail",

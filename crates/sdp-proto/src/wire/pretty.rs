@@ -67,6 +67,7 @@ impl fmt::Display for Message {
                 s.lane, s.sequence, s.carrier_position, s.stream_position
             )?,
             Body::LaneRequest(r) => write!(f, " lane={:?} sequence={}", r.lane, r.sequence)?,
+            Body::Withdrawn { position } => write!(f, " position={position}")?,
             Body::Experimental { mid } => write!(f, " mid={mid:#04x}")?,
             _ => {}
         }

@@ -25,6 +25,16 @@ pub enum SourceEvent {
         /// How many bytes are left.
         bytes: u32,
     },
+    /// The peer advertised a buffer of its own first: all unfinished SrcAvails are void, and the
+    /// buffer is usable. The memory is free.
+    Overridden {
+        /// How many bytes were not read.
+        bytes: u32,
+    },
+    /// The peer advertised a buffer that is usable.
+    SinkBuffer,
+    /// The peer recalled buffers that were not filled: add [`PendingControl::SINK_CANCEL_ACK`].
+    BuffersDropped,
     /// The peer's sink changed the mode.
     ModeChanged(Mode),
     /// The peer's receive buffers have this size.

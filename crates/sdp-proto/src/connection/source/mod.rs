@@ -76,6 +76,12 @@ pub enum Hold {
     AdvertOutstanding,
     /// The rest of an answered advertisement goes first, as Data (spec 7.3).
     RestFirst,
+    /// SinkCancelAck goes first, or payload would seem to use up what was dropped (spec 7.7).
+    CancelAckFirst,
+    /// The last Withdrawn is not acknowledged yet (spec 7.8).
+    WithdrawnUnacked,
+    /// A sink advertisement is usable: it is written to first (spec 3.6).
+    SinkBufferFirst,
     /// There is no advertisement to cancel.
     NoAdvert,
     /// The cancellation is on its way already (spec 7.4).
@@ -136,7 +142,7 @@ impl Outgoing {
 }
 
 /// The sending half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source {
     credits: Credits,
     mode: Mode,
@@ -309,6 +315,9 @@ impl Source {
             return self.credit_update(ack);
         };
         let mut outgoing = self.control(ack, body)?;
+        if settles.asks_for_pipelined() && matches!(body, Body::RdmaRdCompl { .. }) {
+            outgoing = self.build(ack, body, 0, Flags::REQ_PIPE);
+        }
         outgoing.settles = settles;
         Ok(outgoing)
     }
@@ -433,6 +442,53 @@ impl Source {
         self.gates & ENDED != 0
     }
 
+    /// Whether the peer may have read `mseq`, as far as the acknowledgements say.
+    pub(super) const fn has_acked(&self, mseq: u32) -> bool {
+        self.acked.wrapping_sub(mseq) as i32 >= 0
+    }
+
+    /// Payload waits for an answer of the peer, or not; what is advertised is the caller's to know.
+    pub(super) const fn set_advertised(&mut self, is_waiting: bool) {
+        self.gates = if is_waiting { self.gates | ADVERT } else { self.gates & !ADVERT };
+        self.marks &= !(CANCELLING | REST);
+        (self.advert_mseq, self.advert_left) = (0, 0);
+    }
+
+    /// Bytes that went by one-sided work.
+    pub(super) const fn count_one_sided(&mut self, bytes: u32) {
+        self.position = advance(self.position, bytes);
+    }
+
+    /// The peer asked for Pipelined mode.
+    pub(super) const fn want_pipelined(&mut self) {
+        self.marks |= PIPE_WANTED;
+    }
+
+    /// Longest message that the peer takes.
+    pub(super) const fn peer_receive_size(&self) -> u32 {
+        self.peer_receive_size
+    }
+
+    /// Advertisements that the peer takes.
+    pub(super) const fn peer_max_adverts(&self) -> u16 {
+        self.peer_max_adverts
+    }
+
+    /// Whether the last change of mode is not acknowledged.
+    pub(super) const fn is_mode_unacked(&self) -> bool {
+        self.marks & MODE_UNACKED != 0
+    }
+
+    /// A message without regard to gates: those are the caller's.
+    pub(super) fn advert(&self, ack: Ack, body: Body, inline: u32) -> Result<Outgoing, Hold> {
+        match self.check_open() {
+            Ok(()) | Err(Hold::AdvertOutstanding) => {}
+            Err(hold) => return Err(hold),
+        }
+        self.check_credit(ack, Class::Payload)?;
+        Ok(self.build(ack, body, inline, Flags::NONE))
+    }
+
     #[inline]
     fn data(&self, ack: Ack, payload: u32, flags: Flags) -> Result<Outgoing, Hold> {
         if self.gates != 0 {
@@ -462,7 +518,7 @@ impl Source {
         Outgoing { encoded: message.encode(), message, ack, settles }
     }
 
-    fn control(&self, ack: Ack, body: Body) -> Result<Outgoing, Hold> {
+    pub(super) fn control(&self, ack: Ack, body: Body) -> Result<Outgoing, Hold> {
         if self.gates & ABORTED != 0 {
             return Err(Hold::Aborted);
         }
