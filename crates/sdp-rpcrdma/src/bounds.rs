@@ -57,10 +57,15 @@ impl Words<'_> {
         self.skip(words as usize)
     }
 
-    /// Names of attributes none of which may have any length: ACL, dacl, sacl, fs_locations of both
-    /// versions, layouts, security labels, and what is not known yet.
+    /// Names of attributes none of which may have any length: ACL, dacl, sacl, fs_locations and
+    /// fs_locations_info, fs_status, layout types and hints, mdsthreshold, security labels, and what
+    /// is not known yet. Owners have at most 128 bytes, as Linux takes them.
     fn short_attributes(&mut self) -> Option<()> {
-        const LONG: [u32; 3] = [1 << 12 | 1 << 24, 1 << 26 | 1 << 27 | 1 << 30 | 1 << 31, 1 << 16];
+        const LONG: [u32; 3] = [
+            1 << 12 | 1 << 24,
+            1 << 26 | 1 << 27 | 1 << 29 | 1 << 30 | 1 << 31,
+            1 | 1 << 3 | 1 << 4 | 1 << 16,
+        ];
         let words = self.next()?;
         for index in 0..words {
             let long = LONG.get(index as usize)?;
@@ -347,6 +352,12 @@ mod tests {
         // What may be long, and what is not known.
         for attributes in [&[1u32, 1 << 12][..], &[3, 0, 0, 1 << 16], &[4, 0, 0, 0, 0]] {
             assert_eq!(compound(&[PUTFH, &[&[9], attributes].concat()]), None, "{attributes:?}");
+        }
+        // fs_status, layout_type, fs_locations_info, mdsthreshold.
+        for (word, bits) in [(1, 61 - 32), (2, 64 - 64), (2, 67 - 64), (2, 68 - 64)] {
+            let mut attributes = [9, 3, 0, 0, 0];
+            attributes[2 + word] = 1 << bits;
+            assert_eq!(compound(&[PUTFH, &attributes]), None, "{word} {bits}");
         }
         assert_eq!(compound(&[&[42]]), None);
         assert_eq!(compound(&[&[25, 1, 1, 1, 1, 0, 0, u32::MAX]]), None);
