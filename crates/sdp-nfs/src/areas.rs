@@ -56,7 +56,12 @@ pub struct Areas {
     pool: Pool,
     places: Vec<Place>,
     free: [Vec<u16>; KINDS],
+    /// Large areas of each use that one client may have.
+    share: usize,
 }
+
+/// How many large areas of each use a client has.
+pub type Held = [usize; 2];
 
 const fn kind_of(what: Use, is_large: bool) -> usize {
     2 * (what as usize) + is_large as usize
@@ -69,9 +74,10 @@ impl Areas {
     /// What could not be done.
     pub fn new(fabric: &mut VerbsFabric, bytes: usize) -> Result<Self, String> {
         let pool = Pool::new(bytes.max(LEAST)).map_err(|e| format!("memory for transfers: {e}"))?;
-        let mut areas = Self { places: Vec::new(), free: Default::default(), pool };
+        let mut areas = Self { places: Vec::new(), free: Default::default(), share: 1, pool };
         // Half of the memory is for large ones, and what is left for small ones.
         let large = (areas.pool.bytes() / (4 * LARGE)).clamp(1, LARGE_MAX);
+        areas.share = large.div_ceil(2);
         let left = areas.pool.bytes() - 2 * large * LARGE;
         let small = (left / (2 * SMALL)).clamp(1, SMALL_MAX);
         for (what, access) in [
@@ -105,12 +111,25 @@ impl Areas {
         Ok(())
     }
 
-    /// An area of at least `len` bytes: a small one if it is enough.
-    pub fn take(&mut self, what: Use, len: usize) -> Option<Area> {
+    /// An area of at least `len` bytes: a small one if it is enough. No client has more than half of
+    /// the large ones; `held` counts its own.
+    pub fn take(&mut self, what: Use, len: usize, held: &mut Held) -> Option<Area> {
         let index = if len <= SMALL { self.free[kind_of(what, false)].pop() } else { None };
-        let index = index
-            .or_else(|| (len <= LARGE).then(|| self.free[kind_of(what, true)].pop()).flatten())?;
+        if let Some(index) = index {
+            return Some(Area { index });
+        }
+        if len > LARGE || held[what as usize] >= self.share {
+            return None;
+        }
+        let index = self.free[kind_of(what, true)].pop()?;
+        held[what as usize] += 1;
         Some(Area { index })
+    }
+
+    /// Counts an area among those of its client, if it is a large one.
+    pub fn count(&self, area: &Area, held: &mut Held) {
+        let kind = self.places[usize::from(area.index)].kind;
+        held[kind / 2] += kind % 2;
     }
 
     /// Ends an area. No server reaches it by a connection that is still there, but for what it was

@@ -33,6 +33,7 @@ use serde_json::{Value, json};
 use crate::{
     bytes::{Into, Ranges},
     counts::{Counts, End, Spans},
+    poll::Edges,
     pool::{self, Block, Pool},
     records::{HEAD, Records, Taker},
 };
@@ -148,10 +149,8 @@ pub struct Client {
     server: Option<TcpStream>,
     records: Records,
     side: Side,
-    /// The server's socket may have bytes, or room.
-    pub is_readable: bool,
-    /// See [`Client::is_readable`].
-    pub is_writable: bool,
+    /// Of the server's socket.
+    pub edges: Edges,
 }
 
 impl Side {
@@ -701,7 +700,7 @@ impl Client {
             end: None,
         };
         let records = Records::default();
-        Self { id, peer, server: Some(server), records, side, is_readable: true, is_writable: true }
+        Self { id, peer, server: Some(server), records, side, edges: Edges::default() }
     }
 
     /// Does what can be done now; whether there was something.
@@ -716,22 +715,22 @@ impl Client {
             had_some |= side.retry(pool);
         }
         let Some(server) = self.server.as_mut() else { return had_some };
-        if self.is_readable && side.end.is_none() {
+        if self.edges.is_readable && side.end.is_none() {
             had_some = true;
             let mut taking = Taking { side, pool };
             let read = self.records.read(server, &mut taking, RECORD_MAX as usize);
             match read {
-                Ok(more) => self.is_readable = more,
+                Ok(more) => self.edges.was_read(more),
                 Err(end) => side.fail(end),
             }
         }
-        if self.is_writable && side.end.is_none() && !side.to_server.is_empty() {
+        if self.edges.is_writable && side.end.is_none() && !side.to_server.is_empty() {
             match side.write(pool, server) {
                 Ok(more) => {
-                    self.is_writable = more;
+                    self.edges.is_writable = more;
                     had_some = true;
                 }
-                Err(e) if is_full(&e) => self.is_writable = false,
+                Err(e) if is_full(&e) => self.edges.is_writable = false,
                 Err(_) => side.fail(End::ServerGone),
             }
         }

@@ -26,6 +26,8 @@ pub enum End {
     ClientRecord,
     /// No server accepts a proxy's connection.
     NoServer,
+    /// A proxy lost the server when a call was under way that may not be sent twice as it is.
+    Sequence,
 }
 
 impl End {
@@ -41,6 +43,7 @@ impl End {
             Self::Drained => "drained",
             Self::ClientRecord => "client-record",
             Self::NoServer => "no-server",
+            Self::Sequence => "sequence",
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::{
     client::{Client, RECORD_MAX},
     control::Control,
     counts::{Counts, End, Spans},
-    poll::{self, Set},
+    poll::Set,
     pool::{self, Pool},
 };
 
@@ -314,8 +314,7 @@ impl Gateway {
             name => {
                 let entry = entries.get_mut((name - FIRST) as usize).and_then(Option::as_mut);
                 if let Some(Entry::Open(client, _)) = entry {
-                    client.is_readable |= event.what & (poll::READABLE | poll::ENDED) != 0;
-                    client.is_writable |= event.what & poll::WRITABLE != 0;
+                    client.edges.note(event.what);
                 }
             }
         });
@@ -413,7 +412,7 @@ impl Gateway {
     fn refuse(&mut self, id: Id, peer: Option<IpAddr>, why: &str) {
         self.fabric.reject(id, REFUSED);
         let peer = shown(peer);
-        eprintln!("sdp nfs gateway: {peer} refused: {why}");
+        say!("sdp nfs gateway: {peer} refused: {why}");
         // Bounded, whoever asks.
         if self.refused.len() < 1024 || self.refused.contains_key(&peer) {
             *self.refused.entry(peer).or_insert(0) += 1;
@@ -498,7 +497,7 @@ impl Gateway {
                     client.fail(End::Drained);
                 }
                 let Some(end) = client.end() else { return had_some };
-                eprintln!("sdp nfs gateway: {} ended: {}", shown(client.peer), end.name());
+                say!("sdp nfs gateway: {} ended: {}", shown(client.peer), end.name());
                 *self.ends.entry(end.name()).or_insert(0) += 1;
                 self.fabric.disconnect(client.id);
                 if let Some(Entry::Open(mut client, _)) = self.entries[index].take() {
@@ -535,12 +534,12 @@ impl Gateway {
         let credits = self.fabric.promised(id);
         let Some(data) = PrivateData::new(&ours.to_bytes()) else { return };
         if let Err(why) = self.fabric.accept(id, data) {
-            eprintln!("sdp nfs gateway: {} was not accepted: {why:?}", shown(peer));
+            say!("sdp nfs gateway: {} was not accepted: {why:?}", shown(peer));
             return;
         }
         let Some(queues) = self.fabric.take_queues(id) else { return };
         let terms = Terms { credits, ours, theirs, most: RECORD_MAX - 4096 };
-        eprintln!("sdp nfs gateway: {} connected, {credits} credits", shown(peer));
+        say!("sdp nfs gateway: {} connected, {credits} credits", shown(peer));
         let client = Client::new(id, peer, queues, server.into(), Responder::new(terms));
         self.entries[index] = Some(Entry::Open(client, Instant::now()));
     }

@@ -4,6 +4,14 @@
 //! TCP to the server. What a call means is the server's affair: the gateway moves bytes, keeps
 //! XIDs, and answers nothing itself but errors of the transport.
 
+/// Writes a line to stderr, which may be a pipe that nobody reads any more.
+macro_rules! say {
+    ($($what:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($what)*);
+    }};
+}
+
 pub mod allow;
 pub mod areas;
 mod bytes;

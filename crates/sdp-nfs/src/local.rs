@@ -25,16 +25,17 @@ use sdp_rdma::{
 use sdp_rpcrdma::{
     bounds,
     requester::{Arrival, Requester},
-    rpc::{Direction, MARK, direction, mark},
+    rpc::{self, Direction, MARK, direction, mark},
     rule::Rule,
     wire::HEADER_TAKEN,
 };
 use serde_json::{Value, json};
 
 use crate::{
-    areas::{self, Area, Areas, Use},
+    areas::{self, Area, Areas, Held, Use},
     bytes::{Into, Ranges},
     counts::{End, LocalCounts},
+    poll::Edges,
     records::{HEAD, Records, Taker},
 };
 
@@ -44,6 +45,8 @@ pub const RECORD_MAX: usize = areas::LARGE - 8192;
 const SMALL: usize = 4096;
 /// Calls of one client that are kept.
 const CALLS_MAX: usize = 64;
+/// Answers to callbacks of one client that are kept.
+const CALLBACKS_MAX: usize = 16;
 /// Messages of one server that are looked at before it is the next client's turn.
 const MESSAGES_AT_ONCE: usize = 64;
 /// Bytes of a message that are looked at.
@@ -56,6 +59,9 @@ const SILENCE: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first wait before the next try to connect, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The word of a call that says what its credentials are, and `RPCSEC_GSS`.
+const FLAVOUR: usize = 6;
+const GSS: u32 = 6;
 /// `SYSTEM_ERR` (RFC 5531, 9), for a call that the transport has refused.
 const SYSTEM_ERR: u32 = 5;
 
@@ -76,6 +82,8 @@ struct Call {
     body: Body,
     reply: Option<Area>,
     is_sent: bool,
+    /// The server takes its sequence number once (RFC 2203, 5.3.3.1).
+    is_numbered: bool,
 }
 
 /// What goes to the client behind its mark.
@@ -162,10 +170,8 @@ pub struct Local {
     pub link: Link,
     was_up: bool,
     wait: Duration,
-    /// The socket may have bytes, or room.
-    pub is_readable: bool,
-    /// See [`Local::is_readable`].
-    pub is_writable: bool,
+    /// Of its socket.
+    pub edges: Edges,
 }
 
 /// All but the connections.
@@ -180,6 +186,8 @@ struct Side {
     scratch: Vec<u8>,
     is_draining: bool,
     counts: LocalCounts,
+    /// Something has come by the connection to the server.
+    is_answered: bool,
     end: Option<End>,
 }
 
@@ -191,16 +199,43 @@ impl Side {
     /// Whether bytes of the client's may be taken now.
     fn is_ready(&mut self, areas: &mut Areas) -> bool {
         match self.coming {
-            Coming::Waits(len) => match areas.take(Use::Call, len) {
+            _ if self.end.is_some() => false,
+            Coming::Waits(len) => match areas.take(Use::Call, len, &mut self.held(areas)) {
                 Some(area) => {
                     self.coming = Coming::Call(Body::Area(area));
                     true
                 }
                 None => false,
             },
-            Coming::Nothing => !self.is_draining && self.calls.len() + self.outs.len() < CALLS_MAX,
+            Coming::Nothing => {
+                !self.is_draining
+                    && self.calls.len() + self.outs.len() < CALLS_MAX
+                    && self.to_server.len() < CALLBACKS_MAX
+            }
             _ => true,
         }
+    }
+
+    /// Its large areas.
+    fn held(&self, areas: &Areas) -> Held {
+        let mut held = Held::default();
+        let of = |body: &'_ Body| match body {
+            Body::Area(area) => areas.count(area, &mut held),
+            Body::Small(_) => {}
+        };
+        self.calls.iter().map(|call| &call.body).for_each(of);
+        if let Coming::Call(Body::Area(area)) = &self.coming {
+            areas.count(area, &mut held);
+        }
+        for call in &self.calls {
+            call.reply.iter().for_each(|area| areas.count(area, &mut held));
+        }
+        for out in &self.outs {
+            if let Answer::Area(area) = &out.answer {
+                areas.count(area, &mut held);
+            }
+        }
+        held
     }
 
     fn answer(&mut self, answer: Answer, len: usize) {
@@ -288,7 +323,10 @@ impl Side {
     }
 
     fn send_calls(&mut self, areas: &mut Areas, up: &mut Up) -> Result<bool, End> {
-        let mut had_some = false;
+        if self.calls.iter().all(|call| call.is_sent) {
+            return Ok(false);
+        }
+        let (mut had_some, mut held) = (false, self.held(areas));
         for call in &mut self.calls {
             if !up.requester.may_call() {
                 break;
@@ -299,7 +337,7 @@ impl Side {
             let bound = u32::try_from(call.bound).unwrap_or(u32::MAX);
             let needs = up.requester.needs(call.len as u32, bound);
             if needs.reply && call.reply.is_none() {
-                call.reply = areas.take(Use::Reply, call.bound.min(areas::LARGE));
+                call.reply = areas.take(Use::Reply, call.bound.min(areas::LARGE), &mut held);
                 if call.reply.is_none() {
                     self.counts.waited += 1;
                     // Others may go that need none.
@@ -309,7 +347,8 @@ impl Side {
             if needs.call
                 && let Body::Small(bytes) = &call.body
             {
-                let Some(area) = areas.take(Use::Call, bytes.len()) else { continue };
+                let area = areas.take(Use::Call, bytes.len(), &mut held);
+                let Some(area) = area else { continue };
                 areas.get_mut(&area, 0..bytes.len()).copy_from_slice(bytes);
                 call.body = Body::Area(area);
             }
@@ -359,6 +398,7 @@ impl Side {
             match up.rx.poll_receive() {
                 Ok(Some(message)) => {
                     had_some = true;
+                    self.is_answered = true;
                     (up.heard, up.was_probed) = (Instant::now(), false);
                     self.arrived(areas, up, message);
                 }
@@ -441,7 +481,7 @@ impl Taking<'_> {
             // What has come of it is kept beside until there is an area.
             self.side.scratch.clear();
             self.side.scratch.extend(old);
-            match self.areas.take(Use::Call, len) {
+            match self.areas.take(Use::Call, len, &mut self.side.held(self.areas)) {
                 Some(area) => Coming::Call(Body::Area(area)),
                 None => Coming::Waits(len),
             }
@@ -523,16 +563,20 @@ impl Taker for Taking<'_> {
                 };
                 let xid = bytes.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
                 let bound = bounds::reply_of(bytes).map_or(areas::LARGE, |len| len as usize);
-                if self.side.calls.iter().any(|call| call.xid == xid) {
-                    // The client asks again, and will have its reply.
-                    self.side.counts.repeated += 1;
-                    if let Body::Area(area) = body {
-                        self.areas.free(area);
-                    }
-                    return;
-                }
+                let is_numbered = rpc::word(bytes, FLAVOUR) == Some(GSS);
                 let (reply, is_sent) = (None, false);
-                self.side.calls.push(Call { xid, len, bound, body, reply, is_sent });
+                let call = Call { xid, len, bound, body, reply, is_sent, is_numbered };
+                let calls = &mut self.side.calls;
+                let Some(old) = calls.iter_mut().find(|call| call.xid == xid) else {
+                    return calls.push(call);
+                };
+                // The client asks again, and will have its reply. What goes is what it has sent last.
+                self.side.counts.repeated += 1;
+                let old = if old.is_sent { call } else { std::mem::replace(old, call) };
+                if let Body::Area(area) = old.body {
+                    self.areas.free(area);
+                }
+                old.reply.into_iter().for_each(|area| self.areas.free(area));
             }
             Coming::CallbackReply(bytes) => self.side.to_server.push_back(bytes),
             Coming::Nothing | Coming::Waits(_) | Coming::Nobody => {}
@@ -551,6 +595,7 @@ impl Local {
             scratch: Vec::new(),
             is_draining: false,
             counts: LocalCounts::default(),
+            is_answered: false,
             end: None,
         };
         Self {
@@ -560,8 +605,7 @@ impl Local {
             link: Link::Down(Instant::now()),
             was_up: false,
             wait: RETRY.0,
-            is_readable: true,
-            is_writable: true,
+            edges: Edges::default(),
         }
     }
 
@@ -572,11 +616,15 @@ impl Local {
             return false;
         };
         let (mut had_some, mut lost) = (false, None);
-        if self.is_readable && side.is_ready(areas) {
+        if side.is_draining && self.edges.has_ended {
+            side.fail(End::ClientGone);
+            return true;
+        }
+        if self.edges.is_readable && side.is_ready(areas) {
             had_some = true;
             let mut taking = Taking { side, areas };
             match self.records.read(stream, &mut taking, RECORD_MAX) {
-                Ok(more) => self.is_readable = more,
+                Ok(more) => self.edges.was_read(more),
                 Err(End::ServerGone) => side.fail(End::ClientGone),
                 Err(_) => side.fail(End::ClientRecord),
             }
@@ -594,13 +642,13 @@ impl Local {
                 }
             }
         }
-        if self.is_writable && side.end.is_none() && !side.outs.is_empty() {
+        if self.edges.is_writable && side.end.is_none() && !side.outs.is_empty() {
             match side.write(areas, stream) {
                 Ok(more) => {
-                    self.is_writable = more;
+                    self.edges.is_writable = more;
                     had_some = true;
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.edges.is_writable = false,
                 Err(_) => side.fail(End::ClientGone),
             }
         }
@@ -634,7 +682,7 @@ impl Local {
 
     /// The server has accepted.
     pub fn up(&mut self, up: Up) {
-        (self.was_up, self.wait) = (true, RETRY.0);
+        (self.was_up, self.side.is_answered) = (true, false);
         self.side.counts.connects += 1;
         self.link = Link::Up(up);
     }
@@ -642,13 +690,17 @@ impl Local {
     /// The connection to the server is lost: it ends.
     pub fn lose(&mut self, why: End) {
         if let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down(Instant::now())) {
-            eprintln!("sdp nfs proxy: connection to the server ended: {}", why.name());
+            say!("sdp nfs proxy: connection to the server ended: {}", why.name());
             self.link = Link::Ending(up);
         }
     }
 
     /// No server reaches the areas any more: all calls without a reply go again.
     pub fn ended(&mut self, areas: &mut Areas) {
+        if self.side.calls.iter().any(|call| call.is_sent && call.is_numbered) {
+            // The server would drop it for its number: the client makes another, if it has to connect.
+            self.side.fail(End::Sequence);
+        }
         for call in &mut self.side.calls {
             self.side.counts.again += u64::from(call.is_sent);
             call.is_sent = false;
@@ -656,7 +708,15 @@ impl Local {
                 areas.free(area);
             }
         }
-        self.link = Link::Down(Instant::now());
+        if self.side.is_answered {
+            self.wait = RETRY.0;
+        }
+        self.retry_later();
+    }
+
+    fn retry_later(&mut self) {
+        self.link = Link::Down(Instant::now() + self.wait);
+        self.wait = (2 * self.wait).min(RETRY.1);
     }
 
     /// The server did not accept: the next try is later. A client that never had a server ends.
@@ -664,8 +724,7 @@ impl Local {
         if !self.was_up {
             self.side.fail(why);
         }
-        self.link = Link::Down(Instant::now() + self.wait);
-        self.wait = (2 * self.wait).min(RETRY.1);
+        self.retry_later();
     }
 
     /// Its end, if it has come to one.

@@ -28,6 +28,8 @@ const CONNECTIONS_MAX: u32 = 64;
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may be silent: it asks once, and goes.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long no connection is taken after one could not be.
+const PAUSE: Duration = Duration::from_millis(200);
 /// Ports that servers expect of clients, where this process may use them.
 const PRIVILEGED: std::ops::Range<u16> = 600..1024;
 
@@ -80,6 +82,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 
 fn copy(mut from: TcpStream, mut to: TcpStream) {
     let _ = from.set_read_timeout(Some(SILENCE));
+    let _ = to.set_write_timeout(Some(SILENCE));
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(std::net::Shutdown::Write);
 }
@@ -91,7 +94,7 @@ fn relay(client: TcpStream, server: IpAddr, port: Option<u16>) -> io::Result<()>
     };
     let server = connect(SocketAddr::new(server, port))?;
     let (back, there) = (server.try_clone()?, client.try_clone()?);
-    let answers = thread::spawn(move || copy(back, there));
+    let answers = thread::Builder::new().spawn(move || copy(back, there))?;
     copy(client, server);
     let _ = answers.join();
     Ok(())
@@ -102,19 +105,28 @@ fn relay(client: TcpStream, server: IpAddr, port: Option<u16>) -> io::Result<()>
 pub fn serve(listener: TcpListener, server: IpAddr, port: Option<u16>, insecure: bool) {
     thread::spawn(move || {
         let count = Arc::new(AtomicU32::new(0));
-        for (client, from) in std::iter::from_fn(|| Some(listener.accept())).flatten() {
+        loop {
+            let Ok((client, from)) = listener.accept() else {
+                // Often for want of a descriptor: the connection stays in the listener's queue.
+                thread::sleep(PAUSE);
+                continue;
+            };
             let is_allowed = insecure || from.port() < 1024;
             if !is_allowed || count.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
                 continue;
             }
             count.fetch_add(1, Ordering::Relaxed);
-            let count = Arc::clone(&count);
-            thread::spawn(move || {
+            let shared = Arc::clone(&count);
+            let begun = thread::Builder::new().spawn(move || {
                 if let Err(why) = relay(client, server, port) {
-                    eprintln!("sdp nfs proxy: MOUNT: {why}");
+                    say!("sdp nfs proxy: MOUNT: {why}");
                 }
-                count.fetch_sub(1, Ordering::Relaxed);
+                shared.fetch_sub(1, Ordering::Relaxed);
             });
+            if let Err(why) = begun {
+                say!("sdp nfs proxy: MOUNT: no thread: {why}");
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     });
 }

@@ -27,6 +27,39 @@ pub struct Event {
     pub what: u32,
 }
 
+/// What is known of a socket that is watched by edges.
+#[derive(Debug)]
+pub struct Edges {
+    /// It may have bytes, or its end.
+    pub is_readable: bool,
+    /// It may have room.
+    pub is_writable: bool,
+    /// The other end will send no more.
+    pub has_ended: bool,
+}
+
+/// Of a socket that nothing is known of.
+impl Default for Edges {
+    fn default() -> Self {
+        Self { is_readable: true, is_writable: true, has_ended: false }
+    }
+}
+
+impl Edges {
+    /// Something was reported of it.
+    pub const fn note(&mut self, what: u32) {
+        self.has_ended |= what & ENDED != 0;
+        self.is_readable |= what & (READABLE | ENDED) != 0;
+        self.is_writable |= what & WRITABLE != 0;
+    }
+
+    /// It was read. An end that was reported together with bytes is not reported again, so it is read
+    /// on until the end was read.
+    pub const fn was_read(&mut self, has_more: bool) {
+        self.is_readable = has_more || self.has_ended;
+    }
+}
+
 /// A set of descriptors.
 #[derive(Debug)]
 pub struct Set(OwnedFd);
@@ -68,10 +101,17 @@ impl Set {
         self.add(fd, name, both | libc::EPOLLET)
     }
 
-    /// Sleeps until there is something, at most so many milliseconds; what there is.
+    /// Reports it no more.
+    pub fn unwatch(&self, fd: RawFd) {
+        let null = std::ptr::null_mut();
+        // SAFETY: no memory is named. A descriptor outside the set is no error that matters.
+        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, null) };
+    }
+
+    /// Sleeps until there is something, at most `timeout_ms` milliseconds; what there is.
     pub fn wait(&self, timeout_ms: i32, mut each: impl FnMut(Event)) {
         let mut room = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: room for so many events.
+        // SAFETY: room for that number of events.
         let count = unsafe {
             libc::epoll_wait(self.0.as_raw_fd(), room.as_mut_ptr(), room.len() as i32, timeout_ms)
         };

@@ -35,7 +35,7 @@ use crate::{
     counts::{End, LocalCounts},
     gateway::{Failure, address_of, failure},
     local::{Link, Local, Up},
-    null_rdma, poll,
+    null_rdma,
     poll::Set,
 };
 
@@ -55,6 +55,8 @@ const CLIENTS_MAX: usize = 64;
 const DRAIN: Duration = Duration::from_secs(10);
 /// Longest sleep, and the longest while a connection is to be made.
 const SLEEP_MS: (i32, i32) = (1000, 50);
+/// How long no client is accepted after one could not be.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Rounds in a row after which the descriptors are looked at, whatever clients send.
 const ROUNDS: u32 = 32;
 /// READs of the server's in flight on one connection. A server may refuse who offers none.
@@ -102,6 +104,8 @@ pub struct Proxy {
     is_armed: bool,
     has_events: bool,
     has_clients: bool,
+    /// When the listener is watched again.
+    again: Option<Instant>,
     drained: Option<Instant>,
     totals: LocalCounts,
     ends: BTreeMap<&'static str, u64>,
@@ -185,6 +189,7 @@ impl Proxy {
             is_armed: false,
             has_events: true,
             has_clients: false,
+            again: None,
             drained: None,
             totals: LocalCounts::default(),
             ends: BTreeMap::new(),
@@ -291,8 +296,7 @@ impl Proxy {
             name => {
                 let client = clients.get_mut((name - FIRST) as usize).and_then(Option::as_mut);
                 if let Some(client) = client {
-                    client.is_readable |= event.what & (poll::READABLE | poll::ENDED) != 0;
-                    client.is_writable |= event.what & poll::WRITABLE != 0;
+                    client.edges.note(event.what);
                 }
             }
         });
@@ -321,6 +325,12 @@ impl Proxy {
             }
         }
         self.core.drain();
+        if let Some(listener) = &self.listener
+            && self.again.is_some_and(|again| again <= Instant::now())
+            && self.set.watch(listener.as_raw_fd(), LISTENER).is_ok()
+        {
+            self.again = None;
+        }
         if std::mem::take(&mut self.has_clients) {
             had_some |= self.let_in();
         }
@@ -333,7 +343,19 @@ impl Proxy {
     /// Accepts clients.
     fn let_in(&mut self) -> bool {
         let mut had_some = false;
-        while let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
+        while let Some(listener) = &self.listener {
+            let (stream, from) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => {
+                    // Often for want of a descriptor: the connection stays in the listener's queue.
+                    say!("sdp nfs proxy: no client is accepted for a while: {e}");
+                    self.set.unwatch(listener.as_raw_fd());
+                    self.again = Some(Instant::now() + PAUSE);
+                    break;
+                }
+            };
             had_some = true;
             // Ports below 1024 are of programs that the kernel trusts to say who asks.
             let is_known = self.settings.insecure || from.port() < 1024;
@@ -342,7 +364,7 @@ impl Proxy {
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
             if !is_known || index >= CLIENTS_MAX || ready.is_err() {
                 let why = if is_known { "too many clients" } else { "its port is above 1023" };
-                eprintln!("sdp nfs proxy: {from} refused: {why}");
+                say!("sdp nfs proxy: {from} refused: {why}");
                 self.refused += 1;
                 continue;
             }

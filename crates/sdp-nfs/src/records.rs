@@ -13,6 +13,8 @@ use crate::counts::End;
 pub const HEAD: usize = 8;
 /// Fragments of no bytes in a row that are taken.
 const EMPTY_MAX: u32 = 64;
+/// Reads of one stream before it is the next one's turn, however much comes.
+const READS_AT_ONCE: u32 = 64;
 
 /// What takes records.
 pub trait Taker {
@@ -53,8 +55,8 @@ impl Records {
         self.have -= bytes;
     }
 
-    /// Reads what there is; records of more than `most` bytes are an error. False: nothing more is
-    /// there now.
+    /// Reads what there is, but not for ever; records of more than `most` bytes are an error. False:
+    /// nothing more is there now.
     ///
     /// # Errors
     /// The stream has ended, or is none of records.
@@ -64,7 +66,7 @@ impl Records {
         taker: &mut impl Taker,
         most: usize,
     ) -> Result<bool, End> {
-        loop {
+        for _ in 0..READS_AT_ONCE {
             self.use_pending(taker, most)?;
             if !taker.is_ready() {
                 return Ok(true);
@@ -81,7 +83,7 @@ impl Records {
                 // What comes behind the record belongs to the next mark.
                 let parts = if direct < self.left { &mut parts[..1] } else { &mut parts[..] };
                 let wanted = parts.iter().map(|part| part.len()).sum::<usize>();
-                let got = Self::got(from.read_vectored(parts))?;
+                let got = Self::got(|| from.read_vectored(parts))?;
                 let placed = got.unwrap_or(0).min(direct);
                 (self.total, self.left) = (self.total + placed, self.left - placed);
                 self.have = got.unwrap_or(0) - placed;
@@ -89,7 +91,7 @@ impl Records {
             } else {
                 let room = &mut self.pending[self.have..];
                 let wanted = room.len();
-                let got = Self::got(from.read(room))?;
+                let got = Self::got(|| from.read(room))?;
                 self.have += got.unwrap_or(0);
                 (wanted, got)
             };
@@ -100,16 +102,20 @@ impl Records {
                 return Ok(false);
             }
         }
+        self.use_pending(taker, most)?;
+        Ok(true)
     }
 
     /// Bytes read; `None`: none now.
-    fn got(read: io::Result<usize>) -> Result<Option<usize>, End> {
-        match read {
-            Ok(0) => Err(End::ServerGone),
-            Ok(got) => Ok(Some(got)),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(None),
-            Err(_) => Err(End::ServerGone),
+    fn got(mut read: impl FnMut() -> io::Result<usize>) -> Result<Option<usize>, End> {
+        loop {
+            return match read() {
+                Ok(0) => Err(End::ServerGone),
+                Ok(got) => Ok(Some(got)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => Err(End::ServerGone),
+            };
         }
     }
 
@@ -144,7 +150,8 @@ impl Records {
                 }
                 continue;
             }
-            if self.have == 0 || self.total >= HEAD && !taker.is_ready() {
+            let is_head = self.total > 0 && self.total < HEAD;
+            if self.have == 0 || !is_head && !taker.is_ready() {
                 return Ok(());
             }
             let used = if self.total < HEAD {

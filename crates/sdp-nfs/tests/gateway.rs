@@ -28,6 +28,7 @@ use sdp_rdma::{
     work::WorkId,
 };
 use sdp_rpcrdma::{private_data::Offer, rpc::mark, rule::Rule};
+use socket2::SockRef;
 
 /// Far beyond what anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -44,6 +45,7 @@ const STRANGE: u32 = 103;
 const HUGE_MARK: u32 = 104;
 const CALL_BACK: u32 = 105;
 const HANG_UP: u32 = 106;
+const HALF: u32 = 107;
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -114,6 +116,13 @@ fn serve(mut stream: TcpStream) {
         }
         // The client's answer to a callback is told on as the answer to nothing.
         if word(&bytes, 1) == 1 || word(&bytes, 5) == SILENCE {
+            continue;
+        }
+        if word(&bytes, 5) == HALF {
+            // With the end of the stream, in one packet.
+            let half = &answer(&bytes)[..20];
+            let _ = SockRef::from(&stream).send_with_flags(half, libc::MSG_MORE);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
             continue;
         }
         if word(&bytes, 5) == HANG_UP || stream.write_all(&answer(&bytes)).is_err() {
@@ -461,9 +470,10 @@ fn what_ends_one_client_harms_no_other() {
         assert_eq!(peer.receive(&mut rig), None, "{same}");
         other.works(&mut rig, 20 + u32::from(same));
     }
-    // A server that hangs up, and one that sends no records.
-    for procedure in [HANG_UP, HUGE_MARK] {
+    // A server that hangs up, also in a record, and one that sends no records.
+    for procedure in [HANG_UP, HALF, HUGE_MARK] {
         let mut peer = rig.connect();
+        peer.works(&mut rig, 9);
         peer.send(&[words(&[1, 1, 32, 0, 0, 0, 0]), call(1, procedure, &[])].concat());
         assert_eq!(peer.receive(&mut rig), None, "{procedure}");
         other.works(&mut rig, procedure);

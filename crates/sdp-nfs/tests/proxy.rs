@@ -8,10 +8,10 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU16, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sdp_fake_verbs::Network;
@@ -21,6 +21,8 @@ use sdp_nfs::{
     proxy::{Proxy, Settings},
 };
 use sdp_rpcrdma::rpc::mark;
+use serde_json::{Value, json};
+use socket2::SockRef;
 
 /// Far beyond what anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,6 +34,7 @@ const COUNTED: u32 = 101;
 const CALL_BACK: u32 = 102;
 const TOO_LONG: u32 = 103;
 const HELD: u32 = 104;
+const HANG_UP: u32 = 105;
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -91,6 +94,7 @@ fn serve(mut stream: TcpStream, seen: &Mutex<Seen>) {
                 seen.lock().unwrap().held.push((stream.try_clone().unwrap(), xid));
                 continue;
             }
+            HANG_UP if times < 5 => return,
             _ => record(&head),
         };
         if stream.write_all(&sent).is_err() {
@@ -127,7 +131,10 @@ fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
     Service { end: Some(end), thread: Some(thread) }
 }
 
-fn proxy(settings: Settings) -> (Service<LocalCounts>, SocketAddr) {
+/// What it has counted, and why its clients ended.
+type Ended = (LocalCounts, Value);
+
+fn proxy(settings: Settings) -> (Service<Ended>, SocketAddr) {
     let (end, theirs) = UnixStream::pair().unwrap();
     let (told, address) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
@@ -135,7 +142,8 @@ fn proxy(settings: Settings) -> (Service<LocalCounts>, SocketAddr) {
         told.send(proxy.address().unwrap()).unwrap();
         proxy.run().expect("served");
         assert_eq!(proxy.areas().0, 0, "an area was lost");
-        proxy.counts()
+        let status: Value = serde_json::from_str(&proxy.status()).unwrap();
+        (proxy.counts(), status["ended"].clone())
     });
     let address = address.recv().expect("it listens");
     (Service { end: Some(end), thread: Some(thread) }, address)
@@ -147,7 +155,7 @@ struct Rig {
     server: SocketAddr,
     rdma: SocketAddr,
     gateway: Option<Service<Counts>>,
-    proxy: Service<LocalCounts>,
+    proxy: Service<Ended>,
     address: SocketAddr,
 }
 
@@ -184,8 +192,27 @@ impl Rig {
     }
 
     fn finish(mut self) -> (LocalCounts, Counts) {
-        let counts = self.proxy.finish();
+        let (counts, _) = self.proxy.finish();
         (counts, self.gateway.take().unwrap().finish())
+    }
+
+    /// Why its clients ended.
+    fn ends(mut self) -> Value {
+        self.proxy.finish().1
+    }
+
+    /// The server's connections end that have a call which was held.
+    fn hang_up(&self) {
+        for (stream, _) in self.seen.lock().unwrap().held.drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Waits until the server has `calls` calls that it does not answer.
+    fn hold(&self, calls: usize) {
+        while self.seen.lock().unwrap().held.len() < calls {
+            thread::yield_now();
+        }
     }
 }
 
@@ -299,14 +326,9 @@ fn a_lost_gateway_costs_no_call_and_the_xids_stay() {
     // One call is with the server when the gateway goes, in a message and in memory.
     client.send(&call(2, HELD, 0, &[]));
     client.send(&call(3, HELD, 0, &pattern(50_000)));
-    while rig.seen.lock().unwrap().held.len() < 2 {
-        thread::yield_now();
-    }
+    rig.hold(2);
     // The server's connections end, so the gateway's client does.
-    for (stream, _) in rig.seen.lock().unwrap().held.drain(..) {
-        // Both are of one connection.
-        let _ = stream.shutdown(std::net::Shutdown::Both);
-    }
+    rig.hang_up();
     let mut xids = [word(&client.receive().unwrap(), 0), word(&client.receive().unwrap(), 0)];
     xids.sort_unstable();
     assert_eq!(xids, [2, 3]);
@@ -405,5 +427,126 @@ fn only_this_host_and_only_privileged_ports() {
         proxy(Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), ..settings });
     let mut client = Client(TcpStream::connect(address).unwrap());
     assert_eq!(client.receive(), None);
-    assert_eq!(service.finish(), LocalCounts::default());
+    assert_eq!(service.finish(), (LocalCounts::default(), json!({})));
+}
+
+#[test]
+fn replies_that_nobody_waits_for_are_not_kept() {
+    let mut rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    client.echo(1, 1, 1);
+    rig.gateway.take().unwrap().finish();
+    // More than sockets buffer, while there is no server that could be sent any.
+    const MOST: usize = 64 << 20;
+    let reply = record(&[words(&[5, 1]), vec![0; 4088]].concat());
+    client.0.set_nonblocking(true).unwrap();
+    let (mut sent, mut full) = (0, 0);
+    while full < 50 && sent < MOST {
+        match client.0.write(&reply[sent % reply.len()..]) {
+            Ok(count) => (sent, full) = (sent + count, 0),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                full += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(sent < MOST, "all of it was taken");
+    drop(client);
+    rig.ends();
+}
+
+#[test]
+fn a_client_that_never_pauses_lets_others_go_on() {
+    let rig = Rig::new(24 << 20);
+    let mut other = rig.connect();
+    other.echo(1, 1, 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for head in [[7, 0, 2, 400_000, 3, HELD], [7, 1, 0, 0, 0, 0]] {
+            let (mut client, stop) = (rig.connect(), &stop);
+            let one = record(&[words(&head), words(&[0; 5])].concat());
+            scope.spawn(move || {
+                let many = one.repeat(2000);
+                while !stop.load(Ordering::Relaxed) {
+                    client.0.write_all(&many).unwrap();
+                }
+            });
+        }
+        for xid in 2..6 {
+            let echoed =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| other.echo(xid, 1, 1)));
+            if echoed.is_err() {
+                stop.store(true, Ordering::Relaxed);
+                panic!("the other client had no reply");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (counts, _) = rig.finish();
+    assert!(counts.repeated > 0 && counts.callbacks_dropped > 0, "{counts:?}");
+}
+
+#[test]
+fn an_end_that_comes_together_with_bytes_is_seen() {
+    let rig = Rig::new(8 << 20);
+    for _ in 0..3 {
+        let mut client = rig.connect();
+        client.echo(1, 1, 1);
+        // Half a record and the end of the stream are one packet.
+        let half = &record(&call(2, ECHO, 0, &pattern(9000)))[..3000];
+        SockRef::from(&client.0).send_with_flags(half, libc::MSG_MORE).unwrap();
+        client.0.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.receive(), None);
+    }
+    assert_eq!(rig.ends(), json!({ "client-gone": 3 }));
+}
+
+#[test]
+fn a_server_that_drops_every_connection_is_not_asked_without_a_pause() {
+    let rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    let begin = Instant::now();
+    client.send(&call(3, HANG_UP, 0, &[]));
+    assert_eq!(client.receive(), Some(words(&[3, 1, 0, 0, 0, 0])));
+    // Four times it was dropped, and each pause is twice the one before.
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+    let (counts, _) = rig.finish();
+    assert_eq!((counts.again, counts.connects), (4, 5));
+}
+
+#[test]
+fn a_call_with_a_sequence_number_does_not_go_twice() {
+    let rig = Rig::new(8 << 20);
+    let mut client = rig.connect();
+    // RPCSEC_GSS; the server has seen its number when the connection is lost.
+    let mut bytes = call(4, HELD, 0, &[]);
+    bytes[24..28].copy_from_slice(&6u32.to_be_bytes());
+    client.send(&bytes);
+    rig.hold(1);
+    rig.hang_up();
+    // So the client sends another one, on another connection.
+    assert_eq!(client.receive(), None);
+    assert_eq!(rig.seen.lock().unwrap().times[&4], 1);
+    let mut again = rig.connect();
+    again.send(&bytes);
+    assert_eq!(again.receive(), Some(words(&[4, 1, 0, 0, 0, 0])));
+    drop(again);
+    assert_eq!(rig.ends()["sequence"], 1);
+}
+
+#[test]
+fn a_client_that_takes_no_replies_leaves_memory_to_others() {
+    let rig = Rig::new(24 << 20);
+    // More than sockets buffer.
+    let mut stopped = rig.connect();
+    for xid in 0..20 {
+        stopped.send(&call(xid, ECHO, 1 << 20, &[]));
+    }
+    let mut other = rig.connect();
+    for xid in 1..4 {
+        other.echo(xid, 1 << 20, 1 << 20);
+    }
+    drop((stopped, other));
+    rig.finish();
 }

@@ -9,7 +9,7 @@ pub const MARK: usize = 4;
 pub const CALLBACKS_MAX: usize = 2;
 
 /// The word at a place, which is counted in words.
-pub(crate) fn word(bytes: &[u8], index: usize) -> Option<u32> {
+pub fn word(bytes: &[u8], index: usize) -> Option<u32> {
     let at = index.checked_mul(4)?;
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(bytes.try_into().ok()?))

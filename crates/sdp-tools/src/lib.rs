@@ -93,6 +93,12 @@ pub fn print(text: &str) {
     let _ = try_print(text);
 }
 
+/// Writes a line to stderr, which may be a pipe that nobody reads any more.
+pub fn warn(line: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Writes to stdout; for output that goes on until its reader has gone.
 ///
 /// # Errors

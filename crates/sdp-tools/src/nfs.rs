@@ -117,11 +117,11 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
     let failed = |e: gateway::Failure| Failure(e.0);
     let mut gateway = Gateway::new(settings, end).map_err(failed)?;
     if let Err(e) = gateway.offer_status() {
-        eprintln!("sdp nfs gateway: no socket for `sdp nfs stat`: {e}");
+        crate::warn(format_args!("sdp nfs gateway: no socket for `sdp nfs stat`: {e}"));
     }
     crate::print(&format!("listens on {listen} for the server {server}\n"));
     if let Err(e) = notify::tell(notify::READY) {
-        eprintln!("sdp nfs gateway: NOTIFY_SOCKET: {e}");
+        crate::warn(format_args!("sdp nfs gateway: NOTIFY_SOCKET: {e}"));
     }
     let served = gateway.run();
     let mut out = String::new();

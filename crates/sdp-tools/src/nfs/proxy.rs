@@ -68,11 +68,11 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let relay = TcpListener::bind(at).map_err(|e| Failure::new(at, e))?;
     mount::serve(relay, server.ip(), options.mount_port, insecure);
     if let Err(e) = proxy.offer_status() {
-        eprintln!("sdp nfs proxy: no socket for `sdp nfs stat`: {e}");
+        crate::warn(format_args!("sdp nfs proxy: no socket for `sdp nfs stat`: {e}"));
     }
     crate::print(&format!("listens on {listen} for {server} by RDMA, on {at} for MOUNT\n"));
     if let Err(e) = notify::tell(notify::READY) {
-        eprintln!("sdp nfs proxy: NOTIFY_SOCKET: {e}");
+        crate::warn(format_args!("sdp nfs proxy: NOTIFY_SOCKET: {e}"));
     }
     let served = proxy.run();
     crate::print(&counted(&proxy.counts()));
