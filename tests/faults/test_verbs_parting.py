@@ -14,6 +14,7 @@ from .test_verbs import ADDRESSES, LIMIT_S, PORT, by_sdp, built, hosts, pytestma
 
 __all__ = ["built", "hosts", "pytestmark"]
 PROGRAM = Path(__file__).parent / "programs" / "parting.py"
+STREAMS = PROGRAM.with_name("streams.py")
 PLAYS = int(os.environ.get("SDP_TEST_PLAYS", "6"))
 WHOLE = 60 * 1024 + 256 * 1024
 WAYS = "close", "shutdown", "linger", "exit", "kill"
@@ -44,6 +45,19 @@ def test_every_byte_before_the_end(hosts, how, settings):
     assert len(came) == PLAYS and not lost, lost
     server = json.loads((hosts.path / "server.json").read_text())
     assert server["fabrics"]["verbs"] > 0 and by_sdp(server) > 0, server
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("how", ["edge,65536", "block,16384"])
+@pytest.mark.parametrize("count", [100_000, 300_000, 1_000_000])
+def test_connections_that_are_closed_while_others_meet(hosts, count, how):
+    """A thread accepts the requests for all connections of its process: none for one that another thread is closing."""
+    server = hosts.start(0, "server", "serve", PORT, 12, count, program=STREAMS)
+    hosts.listens()
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, 12, count, how, program=STREAMS)
+    for process in client, server:
+        _, err = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, err) == (0, "")
 
 
 @pytest.mark.parametrize("how", ["exit", "exec"])

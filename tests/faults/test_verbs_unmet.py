@@ -20,8 +20,8 @@ from .test_verbs_counts import STAND_IN, Counted
 
 __all__ = ["built", "pytestmark"]
 ROUNDS, NAP_US = 2000, 300
-# Attempts 5 ms apart before their distance doubles, and the distance that looks come to while there is nothing.
-EAGER, FIRST_S, LOOK_S = 6, 0.005, 0.1
+# Attempts at most 5 ms apart before their distance doubles, and the distance that looks come to while there is nothing.
+EAGER, FIRST_S, LOOK_S = 10, 0.005, 0.1
 # An attempt is some ten events, about as many looks until their distance has grown again, and at an end that
 # asks the memory of a ring, which is mapped and unmapped.
 EACH = 36

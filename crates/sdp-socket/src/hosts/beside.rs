@@ -11,7 +11,7 @@ use super::{
     carrier_io::Socket,
     device, ending, forked,
     forked::{Use, is_copy},
-    gather, is_guarded, look, pair,
+    gather, is_guarded, look, pace, pair,
     pair::{Pair, Sending},
     reset,
     show::note_lane,
@@ -42,23 +42,27 @@ pub(super) fn look_around(conn: &Conn) -> Option<u64> {
     }
     // A connection that has not met has nothing to send beside.
     if !is_guarded(conn) {
-        return None;
+        return pace::next_try(pair);
     }
     tend_beside(conn, pair)
 }
 
 /// [`tend`], beside a call or a wait of the program.
 ///
-/// A peer that has closed answers anything on the carrier with a reset, which would take its last bytes, or its end, away
-/// from a reader. Behind the end of a queue pair it hears nothing more until the program has read the end, or calls to send
-/// or to close, or the peer is known to stay (G10).
+/// A peer that has closed answers anything on the carrier with a reset, which would take its last
+/// bytes, or its end, away from a reader. Behind the end of a queue pair, and behind a FIN that comes
+/// before it is proven, it hears nothing more until the program has read the end, or calls to send or
+/// to close, or the peer is known to stay (G10).
 fn tend_beside(conn: &Conn, pair: &Pair) -> Option<u64> {
     if !pair.shared.is_up() || pair.shared.is_link_dead() {
         // Before a PROOF or DEAD is written: has the peer parted?
         device::progress_if_ready();
     }
+    // Another thread may be at the manager's events, and the peer's end be known to the kernel alone.
+    let is_over = || conn::number_of(conn).is_some_and(carrier::is_over);
     let has_parted = pair.shared.is_link_dead() || !pair.shared.has_link();
-    if !has_parted || pair.has_ended.load(Ordering::Acquire) {
+    let may_have_closed = has_parted || !pair.shared.is_up() && is_over();
+    if !may_have_closed || pair.has_ended.load(Ordering::Acquire) {
         return tend(conn, pair);
     }
     // DEAD of a peer that stays may stand on the carrier, which a program that does not read leaves there.
@@ -136,17 +140,26 @@ pub(crate) fn between_waits(has_met: impl Fn(&Conn)) -> Option<u64> {
     device::progress_if_ready();
     let mut next: Option<u64> = None;
     for (_, pair) in pair::all() {
-        let Some(conn) = pair.conn().filter(|conn| is_guarded(conn)) else { continue };
+        let is_ours = |conn: &&Conn| is_guarded(conn) || pace::next_try(pair).is_some();
+        let Some(conn) = pair.conn().filter(is_ours) else { continue };
         if conn.acquire_live(Half::Send) {
-            forked::hand_back_if_asked(conn, pair);
-            gather(conn);
-            let asked = forked::sleep_bound(conn, pair).map(|ns| monotonic_ns() + ns);
-            next = next.into_iter().chain(tend_beside(conn, pair)).chain(asked).min();
+            next = next.into_iter().chain(step_beside(conn, pair)).min();
             conn.release(Half::Send);
         }
     }
     device::take_new(has_met);
     next.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000))
+}
+
+/// One connection's part of [`between_waits`]: when it is due again at the latest.
+fn step_beside(conn: &Conn, pair: &Pair) -> Option<u64> {
+    if !is_guarded(conn) {
+        return look_around(conn);
+    }
+    forked::hand_back_if_asked(conn, pair);
+    gather(conn);
+    let asked = forked::sleep_bound(conn, pair).map(|ns| monotonic_ns() + ns);
+    tend_beside(conn, pair).into_iter().chain(asked).min()
 }
 
 /// Whether no thread can be asleep on the carrier alone.

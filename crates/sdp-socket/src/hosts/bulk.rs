@@ -11,7 +11,7 @@ use sdp_sys::{fd, time::monotonic_ns};
 
 use super::{
     beside::look_around,
-    device,
+    device, gather, pace,
     pair::{Pair, Sending},
 };
 use crate::{
@@ -23,13 +23,14 @@ use crate::{
 const PIECE: usize = 64 * 1024;
 /// So many of a stream go in pieces.
 const FIRST_BYTES: u64 = 1 << 20;
-/// All waits of a connection take so long at most, and one nanosecond more for each byte that was
-/// sent or that the same call is still to send …
-const SHORTEST_NS: u64 = 100_000;
-/// … up to this, or so many round trips, if they take longer; for a sender that the program lets
-/// block at once. A meeting takes some six.
+/// All waits of a connection take so long at most, or so many round trips, or as often the time in
+/// which this process has opened its device: the other end may be at the same. A meeting takes some
+/// six round trips.
 const LONGEST_NS: u64 = 3_000_000;
 const ROUND_TRIPS: u64 = 20;
+const OPENINGS: u64 = 2;
+/// Of a sender that does not block, where another one has waited a moment ago.
+const SHORTEST_NS: u64 = 100_000;
 /// The same for a sender that the program lets block, where the other end has answered, so that it
 /// comes for certain.
 const ANSWERED_NS: u64 = 50_000_000;
@@ -64,15 +65,20 @@ pub(super) fn let_catch_up(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32), mo
         more != 0 || conn.calls[Half::Send as usize].load(Ordering::Relaxed) >= STREAM_CALLS;
     let has_earned = moved >= process::tunables().promote_bytes();
     if is_stream && has_earned && moved < FIRST_BYTES && is_under_way(pair) {
-        wait(conn, pair, (fd, flags), moved.saturating_add(more as u64));
+        wait(conn, pair, (fd, flags));
     }
 }
 
-/// Whether an attempt is under way, or a queue pair is there that does not carry payload yet.
+/// Whether an attempt is under way or soon to come, or a queue pair is there that does not carry
+/// payload yet.
 fn is_under_way(pair: &Pair) -> bool {
     match pair.shared.has_link() {
         true => !pair.shared.is_link_dead(),
-        false => pair.is_out.load(Ordering::Relaxed),
+        false => {
+            pair.is_out.load(Ordering::Relaxed)
+                || pace::next_try(pair).is_some()
+                || device::is_busy() && pace::is_step_due(pair, monotonic_ns())
+        }
     }
 }
 
@@ -85,7 +91,7 @@ fn is_ready(conn: &Conn, pair: &Pair) -> bool {
 }
 
 #[cold]
-fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32), bytes: u64) {
+fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
     let paused = u64::from(conn.paused_ns.load(Ordering::Relaxed));
     let begun = monotonic_ns();
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(fd);
@@ -93,11 +99,11 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32), bytes: u64) {
         return;
     }
     let round_trips = ROUND_TRIPS * carrier::round_trip_ns(fd);
-    let longest = round_trips.clamp(LONGEST_NS, ANSWERED_NS);
-    let most = match blocks {
-        true => longest,
-        false if begun < NEXT_NS.load(Ordering::Relaxed) => SHORTEST_NS,
-        false => (SHORTEST_NS + bytes + round_trips).min(longest),
+    let may_take_long = blocks || begun >= NEXT_NS.load(Ordering::Relaxed);
+    let most = || match may_take_long {
+        true if device::is_opening() || blocks && pair.shared.has_link() => ANSWERED_NS,
+        true => round_trips.max(OPENINGS * device::opening_ns()).clamp(LONGEST_NS, ANSWERED_NS),
+        false => SHORTEST_NS,
     };
     let in_vain = IN_VAIN.load(Ordering::Relaxed);
     if in_vain != 0 {
@@ -107,11 +113,13 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32), bytes: u64) {
         }
     }
     let passed = || monotonic_ns().saturating_sub(begun);
-    let most = || if blocks && pair.shared.has_link() { ANSWERED_NS } else { most };
     let mut has_come = false;
     while paused + passed() < most() && is_under_way(pair) {
         device::progress();
         look_around(conn);
+        // The peer's invitation comes by the queue pair.
+        device::drain();
+        gather(conn);
         has_come = is_ready(conn, pair);
         if has_come || device::wait_for_event(LOOK_NS).is_err() {
             break;

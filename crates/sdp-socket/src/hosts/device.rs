@@ -5,7 +5,7 @@
 //! program begins or ends, never inside a section that a caller has opened. One thread at a time makes them; others
 //! pass by. **Fast** steps ([`drain`], [`arm`]) may be made anywhere.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use sdp_fabric_shm::identity::{Addr, Family, Tuple};
 use sdp_fabric_verbs::{
@@ -49,6 +49,10 @@ static BUSY: AtomicBool = AtomicBool::new(false);
 static HAS_NEW: AtomicBool = AtomicBool::new(false);
 /// Epoll descriptor of the devices' own ones, made with the first device; −1 none.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
+/// How long the last opening of a device took, in nanoseconds.
+static OPENING_NS: AtomicU64 = AtomicU64::new(0);
+/// A thread is opening one.
+static IS_OPENING: AtomicBool = AtomicBool::new(false);
 /// A device is gone, and is closed when the program has read the messages in its buffers.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
@@ -106,6 +110,21 @@ fn reason(error: Error) -> Reason {
     }
 }
 
+/// Whether a thread is at a slow step.
+pub(super) fn is_busy() -> bool {
+    BUSY.load(Ordering::Relaxed)
+}
+
+/// Whether a thread is opening a device.
+pub(super) fn is_opening() -> bool {
+    IS_OPENING.load(Ordering::Relaxed)
+}
+
+/// How long the last opening of a device took, in nanoseconds.
+pub(super) fn opening_ns() -> u64 {
+    OPENING_NS.load(Ordering::Relaxed)
+}
+
 /// Whether slow steps may be made here: libibverbs allocates, and must not be called where the program itself could not.
 pub(super) fn may_be_slow() -> bool {
     !section::inside() && !section::in_handler()
@@ -120,7 +139,12 @@ fn open(tuple: &Tuple) -> Result<usize, (Option<Reason>, u64)> {
     };
     if !place.is_open() {
         if place.is_due() {
-            match open_here(tuple) {
+            let begun = monotonic_ns();
+            IS_OPENING.store(true, Ordering::Relaxed);
+            let opened = open_here(tuple);
+            IS_OPENING.store(false, Ordering::Relaxed);
+            OPENING_NS.store(monotonic_ns() - begun, Ordering::Relaxed);
+            match opened {
                 Ok(device) => place.opened(at, device),
                 Err(reason) => place.refuse(reason),
             }
@@ -742,6 +766,7 @@ fn attempt_on(
     // SAFETY: the device's lock is ours.
     let attempt = unsafe { pair.attempt() };
     attempt.place = at;
+    pair.is_soon.store(false, Ordering::Relaxed);
     let has_begun = begin_attempt(host, number, pair, tuple);
     pair.is_out.store(has_begun, Ordering::Relaxed);
     if has_begun {
@@ -783,5 +808,6 @@ fn begin_attempt(
 pub(super) fn forget() {
     places::forget();
     BUSY.store(false, Ordering::Release);
+    IS_OPENING.store(false, Ordering::Relaxed);
     EVENTS.store(-1, Ordering::Release);
 }

@@ -18,7 +18,7 @@ use super::{
     places,
 };
 use crate::{
-    conn::{Conn, Half, Limits, carrier, publish},
+    conn::{Conn, Half, Limits, Stage, carrier, publish},
     process,
 };
 
@@ -66,10 +66,21 @@ fn put_off(pair: &Pair, what: u32) {
     HAS_ENDED.store(true, Ordering::Release);
 }
 
+/// Whether a connection that is about to be closed is guarded. If it has not met, it does not meet
+/// any more: behind a request that another thread accepted, the peer would write PROOF to a program
+/// that has closed (G10).
+#[inline(always)]
+pub(crate) fn is_guarded_at_its_end(conn: &Conn) -> bool {
+    if conn.stage() == Stage::Remote {
+        conn.change_stage(Stage::Remote, Stage::Kernel);
+    }
+    is_guarded(conn)
+}
+
 /// The last descriptor is about to be closed: does the same as a close over TCP.
 #[inline(always)]
 pub(crate) fn closing(conn: &Conn, fd: c_int) {
-    if is_guarded(conn) && close(conn, fd) {
+    if is_guarded_at_its_end(conn) && close(conn, fd) {
         end_stream(conn, fd);
     }
 }

@@ -63,7 +63,9 @@ use awake::{Road, receive_or_pause};
 pub(crate) use beside::between_waits;
 use beside::{look_around, tend};
 use carrier_io::{NOT_ASKED, Socket, Vector, keep_error};
-pub(crate) use ending::{closed_by_exec, closing, exiting, is_under_way, keep, settle};
+pub(crate) use ending::{
+    closed_by_exec, closing, exiting, is_guarded_at_its_end, is_under_way, keep, settle,
+};
 pub(crate) use forked::{
     HandBackPermit, has_copies, is_copy, is_to_hand, is_unsettled, wait_bound,
 };

@@ -13,14 +13,18 @@ use super::{
     places,
 };
 
-/// Between two attempts, at first; and at most, where nothing shows that the other end has the library.
+/// Between two attempts, after the first few; and at most, where nothing shows that the other end has
+/// the library.
 pub(super) const RETRY_NS: u64 = 5_000_000;
 pub(super) const RETRY_MOST_NS: u64 = 60_000_000_000;
 /// At most, where the other end has answered: it has the library, and comes when it has earned it.
 /// Or where no other end was asked.
 const SOON_MOST_NS: u64 = 1_000_000_000;
-/// Attempts before the distance grows.
-const EAGER_TRIES: u32 = 6;
+/// Attempts before the distance grows beyond [`RETRY_NS`].
+const EAGER_TRIES: u32 = 10;
+/// Behind the first two attempts, twice that behind the next two, and so on. The other end listens as
+/// soon as its calls have earned the lane and its device is open; a sender of bulk waits for that.
+const FIRST_RETRY_NS: u64 = 250_000;
 /// After a device or a queue pair was lost, before another one is looked for, at first.
 pub(super) const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks of calls, after one that found something, and at most.
@@ -78,8 +82,15 @@ pub(super) fn is_quiet(pair: &Pair) -> bool {
     !is_step_due(pair, now) && (!is_look_due(now) || !places::is_any_open())
 }
 
+/// When a thread that sleeps is to come back for one of the first attempts, in nanoseconds.
+pub(super) fn next_try(pair: &Pair) -> Option<u64> {
+    let is_soon = pair.is_soon.load(Ordering::Relaxed) && !pair.is_out.load(Ordering::Relaxed);
+    is_soon.then(|| pair.next_ns.load(Ordering::Relaxed))
+}
+
 /// No step for so long.
 pub(super) fn rest(pair: &Pair, ns: u64) {
+    pair.is_soon.store(false, Ordering::Relaxed);
     pair.next_ns.store(monotonic_ns() + ns, Ordering::Relaxed);
 }
 
@@ -97,10 +108,15 @@ pub(super) fn put_off(pair: &Pair, attempt: &mut Attempt, shown: Shown) {
             _ => distance(attempt.tries, is_soon),
         },
     );
+    let is_first = attempt.tries <= EAGER_TRIES && shown != Shown::OtherVersion;
+    pair.is_soon.store(is_first, Ordering::Relaxed);
 }
 
 /// To the next attempt, when so many have come to nothing.
 fn distance(tries: u32, is_soon: bool) -> u64 {
+    if tries <= EAGER_TRIES {
+        return (FIRST_RETRY_NS << (tries.saturating_sub(1) / 2)).min(RETRY_NS);
+    }
     let doubles = tries.saturating_sub(EAGER_TRIES).min(20);
     let most = if is_soon { SOON_MOST_NS } else { RETRY_MOST_NS };
     (RETRY_NS << doubles).min(most)

@@ -100,6 +100,8 @@ pub(super) struct Pair {
     pub(super) shared: Shared,
     /// When the next attempt to meet may begin, in nanoseconds ([`super::pace`]).
     pub(super) next_ns: AtomicU64,
+    /// The next attempt is one of the first few: a thread that sleeps comes back for it.
+    pub(super) is_soon: AtomicBool,
     /// A request is in flight, or a listener waits for one. Changed under the device's lock.
     pub(super) is_out: AtomicBool,
     /// Place of the queue pair in the fabric + 1, in the low half, and the device's; 0 none.
@@ -233,6 +235,7 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
             (&raw const pair.shared).cast_mut().write(Shared::new());
         }
         pair.next_ns.store(0, Ordering::Relaxed);
+        pair.is_soon.store(false, Ordering::Relaxed);
         pair.is_out.store(false, Ordering::Relaxed);
         pair.endpoint.store(0, Ordering::Relaxed);
         pair.signalled.store(0, Ordering::Relaxed);
@@ -585,6 +588,7 @@ impl Pair {
     /// No attempt is in progress, and none begins any more.
     pub(super) fn attempt_no_more(&self) {
         self.next_ns.store(u64::MAX, Ordering::Relaxed);
+        self.is_soon.store(false, Ordering::Relaxed);
         self.is_out.store(false, Ordering::Relaxed);
     }
 

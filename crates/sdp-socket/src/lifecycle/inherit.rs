@@ -449,7 +449,9 @@ pub(crate) fn exiting() {
                 Stage::Attached => {
                     crate::lifecycle::finish_stream(&conn, fd);
                 }
-                Stage::Guarded => grace_ns = hosts::exiting(&conn, fd).max(grace_ns),
+                _ if hosts::is_guarded_at_its_end(&conn) => {
+                    grace_ns = hosts::exiting(&conn, fd).max(grace_ns);
+                }
                 _ => {
                     crate::migration::promote::ended(&conn);
                     crate::migration::promote::withdraw(&conn);
