@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+mod model;
 mod simulation;
 mod stories;
 mod violations;
