@@ -7,6 +7,7 @@
 
 mod abi;
 mod artifacts;
+mod cite;
 mod demo;
 mod install;
 mod json;
@@ -35,6 +36,7 @@ usage: cargo xtask COMMAND
   soak [MINUTES] [--seed N]  the tests that have seeds, with new ones, for so long (60); what was
                              found is in target/soak.md
   tidy [CHECK]...            formatting, lints, crate directions, words, lengths, unsafe, module docs
+  cite                       which statements of the protocol's page the code cites
   abi                        what libsdp.so exports, imports and relocates
   models [--long]            models of the shared-memory protocols, and their weakened twins
   package [--no-build] [--output DIR]
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Some("test") => ladder::Options::parse(rest).and_then(|options| ladder::run(&options)),
         Some("soak") => soak::run(rest),
         Some("tidy") => tidy::check(rest),
+        Some("cite") => no_arguments(rest).and_then(|()| cite::coverage()),
         Some("models") => models::check_all(rest),
         Some("package") => package::make(rest),
         Some("miri") => no_arguments(rest).and_then(|()| models::interpret()),

@@ -14,7 +14,8 @@ const PAGES: &[(&str, &str)] = &[("docs/spec/lanes.md", "LEOR"), ("docs/spec/gua
 /// Endings of the files that cite rules.
 const CITING: &[&str] = &["rs", "md", "txt", "ld"];
 
-/// Each page defines its rules in order, and each rule that is cited is defined.
+/// Each page defines its rules in order, and each rule that is cited is defined; so is each section of the
+/// protocol's page.
 pub(super) fn rules() -> Result<Vec<String>, String> {
     let mut findings = Vec::new();
     let mut defined = Vec::new();
@@ -39,6 +40,7 @@ pub(super) fn rules() -> Result<Vec<String>, String> {
             }
         }
     }
+    findings.extend(crate::cite::dangling()?);
     Ok(findings)
 }
 

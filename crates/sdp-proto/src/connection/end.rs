@@ -32,7 +32,7 @@ pub const LATE_PASSIVE_MS: u64 = 15;
 /// Bound of the doubling: at most 0.96 s.
 pub const LATE_DOUBLINGS_MAX: u8 = 6;
 
-/// Why a connection ended other than by the handshake.
+/// Why a connection ended other than by the handshake (spec 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
@@ -217,7 +217,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the connection up: gracefully, or by a reset when the program leaves bytes unread.
+    /// Gives the connection up (spec 5.5): gracefully, or by a reset when the program leaves bytes unread.
     /// Payload that arrives afterwards resets it, too. Closing twice changes nothing.
     pub fn close(&mut self, has_unread: bool, now_ms: u64) {
         self.is_closed = true;

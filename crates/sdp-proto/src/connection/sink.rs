@@ -280,7 +280,7 @@ impl Sink {
         self.last_mseq
     }
 
-    /// Payload bytes taken so far.
+    /// Payload bytes taken so far (spec 8.2).
     pub const fn position(&self) -> u64 {
         self.position
     }

@@ -175,7 +175,7 @@ impl Half {
         };
         if state.kept.len() < KEPT && position < self.total() {
             post("Data", state.source.next_data(ack, 1), &|_| {});
-            if position % CALL == 0 {
+            if position.is_multiple_of(CALL) {
                 let slice = RemoteSlice { addr: position, len: CALL as u32, rkey: Rkey(1) };
                 let made = state.source.advertise(ack, slice, 1);
                 post("SrcAvail", made, &|next| next.live.push(position));

@@ -75,7 +75,7 @@ impl Outbound {
             && self.producer.is_read_by_device()
     }
 
-    /// A request of no bytes behind them: it needs neither credit nor a buffer, and ends when all before it have.
+    /// A request of no bytes behind them (spec 5.7): it needs neither credit nor a buffer, and ends when all before it have.
     pub(super) fn probe(&mut self, tx: &mut impl SendQueue, shared: &Shared, now: u64) {
         let local = LocalSlice { addr: 0, len: 0, lkey: Lkey(0) };
         let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };

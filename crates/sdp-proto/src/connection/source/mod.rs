@@ -427,7 +427,7 @@ impl Source {
         self.acked
     }
 
-    /// Payload bytes sent so far.
+    /// Payload bytes sent so far (spec 8.2).
     pub const fn position(&self) -> u64 {
         self.position
     }

@@ -96,7 +96,7 @@ impl ZcopySink {
         self.offers.iter().any(|offer| offer.left != 0 && !offer.is_refused)
     }
 
-    /// Bytes of READs under way. Their memory is the device's until they have ended.
+    /// Bytes of READs under way: in process (spec 1.3). Their memory is the device's until they have ended.
     pub const fn flying(&self) -> u32 {
         self.flying.saturating_add(self.void)
     }
@@ -266,7 +266,7 @@ impl ZcopySink {
     ///
     /// [`Hold::ModeForbids`] outside Pipelined mode; [`Hold::AdvertOutstanding`] with as many as may
     /// be, during a recall, or while the peer's SrcAvail is unanswered or its answer pending; [`Hold::RestFirst`] while
-    /// bytes are due as Data; [`Hold::AdvertShape`] for one into which a message may not fit;
+    /// bytes are due as Data; [`Hold::AdvertShape`] for one into which a message may not fit (spec 7.1);
     /// [`Hold::Ended`].
     pub fn lend(
         &mut self,
