@@ -68,15 +68,7 @@ pub struct Pair {
 pub fn halves(credits: Credits) -> (ZcopySource, ZcopySink) {
     let local =
         Local { credits, bufs: BUFS, receive_size: RECEIVE, lane_messages: true, ring: None };
-    let remote = Remote {
-        bufs: BUFS,
-        receive_size: RECEIVE,
-        max_adverts: 4,
-        lane_messages: true,
-        ring: None,
-    };
-    let (source, sink) = local.halves(&remote);
-    (ZcopySource::with(source, true), ZcopySink::with(sink, 4, true))
+    local.zcopy_halves(&Remote::from(&local.zcopy_hello(None)))
 }
 
 impl Pair {

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+mod fuzz;
 mod model;
 mod simulation;
 mod stories;

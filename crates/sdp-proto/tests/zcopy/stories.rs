@@ -516,6 +516,24 @@ fn the_end_of_the_stream_voids_buffers() {
 }
 
 #[test]
+fn a_peer_without_withdrawn_gets_none() {
+    use sdp_proto::connection::setup::{Local, Remote};
+    let local = Local { lane_messages: true, ..Local::implicit(1000) };
+    assert_eq!(local.zcopy_hello(None).max_adverts, 4);
+    let plain = Remote::from(&local.hello_ack());
+    let other = Remote { lane_messages: false, ..Remote::from(&local.zcopy_hello_ack()) };
+    for (remote, max_adverts) in [(plain, 1), (other, 4)] {
+        assert_eq!(remote.max_adverts, max_adverts);
+        let mut pair = NEW();
+        (pair.ends[0].source, _) = local.zcopy_halves(&remote);
+        pair.advertise(0, 1000, 10).unwrap();
+        pair.cancel(0).unwrap();
+        assert_eq!(pair.withdraw(0), Err(Hold::ModeForbids));
+        assert!(!pair.ends[0].live.is_empty(), "the memory stays registered");
+    }
+}
+
+#[test]
 fn resizing_and_suspension_are_answered() {
     let mut pair = NEW();
     pair.advertise(0, 1000, 10).unwrap();

@@ -19,6 +19,7 @@
 //! then says [`ZcopySource::withdraw`]: it never depends on an answer (spec 7.8).
 
 mod queue;
+mod setup;
 mod sink;
 mod source;
 
