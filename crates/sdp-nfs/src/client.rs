@@ -9,7 +9,7 @@ use std::{
     collections::VecDeque,
     io::{self, Write},
     net::{IpAddr, TcpStream},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use sdp_fabric_verbs::{
@@ -704,8 +704,11 @@ impl Client {
     }
 
     /// Does what can be done now; whether there was something.
-    pub fn step(&mut self, pool: &mut Pool) -> bool {
+    pub fn step(&mut self, pool: &mut Pool, patience: Duration) -> bool {
         let side = &mut self.side;
+        if self.records.is_within() && self.edges.is_silent(patience) {
+            side.fail(End::HalfRecord);
+        }
         let mut had_some = side.receive(pool);
         if !side.fates.is_empty() {
             had_some |= side.complete(pool);
@@ -727,10 +730,12 @@ impl Client {
         if self.edges.is_writable && side.end.is_none() && !side.to_server.is_empty() {
             match side.write(pool, server) {
                 Ok(more) => {
-                    self.edges.is_writable = more;
+                    if !more {
+                        self.edges.was_filled();
+                    }
                     had_some = true;
                 }
-                Err(e) if is_full(&e) => self.edges.is_writable = false,
+                Err(e) if is_full(&e) => self.edges.was_filled(),
                 Err(_) => side.fail(End::ServerGone),
             }
         }

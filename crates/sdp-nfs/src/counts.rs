@@ -26,6 +26,10 @@ pub enum End {
     ClientRecord,
     /// No server accepts a proxy's connection.
     NoServer,
+    /// A gateway's server, or a proxy's client, sent half a record and nothing more.
+    HalfRecord,
+    /// A proxy's client does not take its replies.
+    TakesNothing,
     /// A proxy lost the server when a call was under way that may not be sent twice as it is.
     Sequence,
 }
@@ -43,6 +47,8 @@ impl End {
             Self::Drained => "drained",
             Self::ClientRecord => "client-record",
             Self::NoServer => "no-server",
+            Self::HalfRecord => "half-record",
+            Self::TakesNothing => "takes-nothing",
             Self::Sequence => "sequence",
         }
     }

@@ -48,6 +48,8 @@ pub const PORT: u16 = 20049;
 pub const SERVER_PORT: u16 = 2049;
 /// Bytes of registered memory that are asked for unless told otherwise.
 pub const MEMORY: usize = 64 << 20;
+/// How long an end of TCP may be silent in the middle of a record, or take nothing.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Calls that a client may have without a reply.
 const CREDITS: u32 = 32;
 /// Bytes of the longest message, each way.
@@ -92,6 +94,8 @@ pub struct Settings {
     pub source: Option<IpAddr>,
     /// Bytes of registered memory.
     pub memory: usize,
+    /// How long the server may be silent in the middle of a record.
+    pub patience: Duration,
 }
 
 /// Why a gateway cannot work.
@@ -484,7 +488,7 @@ impl Gateway {
                 true
             }
             Some(Entry::Open(client, heard)) => {
-                let had_some = client.step(&mut self.pool);
+                let had_some = client.step(&mut self.pool, self.settings.patience);
                 if had_some {
                     *heard = Instant::now();
                 } else if heard.elapsed() > SILENCE {

@@ -610,14 +610,23 @@ impl Local {
     }
 
     /// Does what can be done now; whether there was something.
-    pub fn step(&mut self, areas: &mut Areas) -> bool {
+    pub fn step(&mut self, areas: &mut Areas, patience: Duration) -> bool {
         let side = &mut self.side;
         let Some(stream) = self.stream.as_mut().filter(|_| side.end.is_none()) else {
             return false;
         };
         let (mut had_some, mut lost) = (false, None);
-        if side.is_draining && self.edges.has_ended {
-            side.fail(End::ClientGone);
+        let end = if side.is_draining && self.edges.has_ended {
+            Some(End::ClientGone)
+        } else if self.records.is_within() && self.edges.is_silent(patience) {
+            Some(End::HalfRecord)
+        } else if !side.outs.is_empty() && self.edges.is_full(patience) {
+            Some(End::TakesNothing)
+        } else {
+            None
+        };
+        if let Some(end) = end {
+            side.fail(end);
             return true;
         }
         if self.edges.is_readable && side.is_ready(areas) {
@@ -645,10 +654,12 @@ impl Local {
         if self.edges.is_writable && side.end.is_none() && !side.outs.is_empty() {
             match side.write(areas, stream) {
                 Ok(more) => {
-                    self.edges.is_writable = more;
+                    if !more {
+                        self.edges.was_filled();
+                    }
                     had_some = true;
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.edges.is_writable = false,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.edges.was_filled(),
                 Err(_) => side.fail(End::ClientGone),
             }
         }

@@ -5,6 +5,7 @@
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    time::{Duration, Instant},
 };
 
 /// There are bytes to read.
@@ -36,18 +37,25 @@ pub struct Edges {
     pub is_writable: bool,
     /// The other end will send no more.
     pub has_ended: bool,
+    heard: Instant,
+    filled: Instant,
 }
 
 /// Of a socket that nothing is known of.
 impl Default for Edges {
     fn default() -> Self {
-        Self { is_readable: true, is_writable: true, has_ended: false }
+        let now = Instant::now();
+        let (is_readable, is_writable) = (true, true);
+        Self { is_readable, is_writable, has_ended: false, heard: now, filled: now }
     }
 }
 
 impl Edges {
     /// Something was reported of it.
-    pub const fn note(&mut self, what: u32) {
+    pub fn note(&mut self, what: u32) {
+        if what & READABLE != 0 {
+            self.heard = Instant::now();
+        }
         self.has_ended |= what & ENDED != 0;
         self.is_readable |= what & (READABLE | ENDED) != 0;
         self.is_writable |= what & WRITABLE != 0;
@@ -57,6 +65,21 @@ impl Edges {
     /// on until the end was read.
     pub const fn was_read(&mut self, has_more: bool) {
         self.is_readable = has_more || self.has_ended;
+    }
+
+    /// It has no more room.
+    pub fn was_filled(&mut self) {
+        (self.is_writable, self.filled) = (false, Instant::now());
+    }
+
+    /// All that came was read, and nothing more has come for this long.
+    pub fn is_silent(&self, patience: Duration) -> bool {
+        !self.is_readable && self.heard.elapsed() > patience
+    }
+
+    /// It has had no room for this long.
+    pub fn is_full(&self, patience: Duration) -> bool {
+        !self.is_writable && self.filled.elapsed() > patience
     }
 }
 

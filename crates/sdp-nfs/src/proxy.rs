@@ -86,6 +86,8 @@ pub struct Settings {
     pub insecure: bool,
     /// Bytes of registered memory.
     pub memory: usize,
+    /// How long a client may be silent in the middle of a record, or take no reply.
+    pub patience: Duration,
 }
 
 /// A proxy.
@@ -424,7 +426,7 @@ impl Proxy {
     /// Looks after one client; whether there was something to do.
     fn look(&mut self, index: usize) -> bool {
         let Some(client) = self.clients[index].as_mut() else { return false };
-        let mut had_some = client.step(&mut self.areas);
+        let mut had_some = client.step(&mut self.areas, self.settings.patience);
         if let Some(deadline) = self.drained
             && (client.is_idle() || deadline < Instant::now())
         {

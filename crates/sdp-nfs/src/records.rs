@@ -50,6 +50,11 @@ pub struct Records {
 }
 
 impl Records {
+    /// A record has begun and is not whole.
+    pub const fn is_within(&self) -> bool {
+        self.in_fragment || self.have != 0 || self.total != 0
+    }
+
     fn shift(&mut self, bytes: usize) {
         self.pending.copy_within(bytes..self.have, 0);
         self.have -= bytes;

@@ -46,6 +46,7 @@ const HUGE_MARK: u32 = 104;
 const CALL_BACK: u32 = 105;
 const HANG_UP: u32 = 106;
 const HALF: u32 = 107;
+const HALF_AND_SILENCE: u32 = 108;
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -118,6 +119,10 @@ fn serve(mut stream: TcpStream) {
         if word(&bytes, 1) == 1 || word(&bytes, 5) == SILENCE {
             continue;
         }
+        if word(&bytes, 5) == HALF_AND_SILENCE {
+            stream.write_all(&answer(&bytes)[..20]).unwrap();
+            continue;
+        }
         if word(&bytes, 5) == HALF {
             // With the end of the stream, in one packet.
             let half = &answer(&bytes)[..20];
@@ -142,6 +147,10 @@ struct Rig {
 
 impl Rig {
     fn new(allow: &str, has_server: bool) -> Self {
+        Self::with(allow, has_server, LIMIT)
+    }
+
+    fn with(allow: &str, has_server: bool, patience: Duration) -> Self {
         Network::private().expect("memory for a network");
         static PORT: AtomicU16 = AtomicU16::new(20049);
         let port = PORT.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +166,8 @@ impl Rig {
         let (end, theirs) = UnixStream::pair().unwrap();
         let allow = vec![allow.parse().unwrap()];
         let listen = SocketAddr::from((IP, port));
-        let settings = Settings { listen, server, allow, source: None, memory: 8 << 20 };
+        let (source, memory) = (None, 8 << 20);
+        let settings = Settings { listen, server, allow, source, memory, patience };
         let (told, is_open) = std::sync::mpsc::channel();
         let gateway = thread::spawn(move || {
             let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
@@ -537,4 +547,16 @@ fn calls_wait_for_memory_and_none_is_lost() {
     let counts = rig.finish();
     assert_eq!(counts.replies_write, 12);
     assert!(counts.waited > 0, "{counts:?}");
+}
+
+#[test]
+fn a_server_that_is_silent_in_a_record_ends_and_an_idle_one_does_not() {
+    let mut rig = Rig::with("any", true, Duration::from_millis(300));
+    let mut idle = rig.connect();
+    idle.works(&mut rig, 1);
+    let mut half = rig.connect();
+    half.send(&[words(&[1, 1, 32, 0, 0, 0, 0]), call(1, HALF_AND_SILENCE, &[])].concat());
+    assert_eq!(half.receive(&mut rig), None);
+    idle.works(&mut rig, 2);
+    rig.finish();
 }

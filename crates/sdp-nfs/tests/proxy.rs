@@ -118,7 +118,8 @@ impl<C> Service<C> {
 fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
     let (end, theirs) = UnixStream::pair().unwrap();
     let allow = vec!["any".parse().unwrap()];
-    let settings = gateway::Settings { listen, server, allow, source: None, memory: 16 << 20 };
+    let (source, memory, patience) = (None, 16 << 20, LIMIT);
+    let settings = gateway::Settings { listen, server, allow, source, memory, patience };
     let (told, is_open) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
         let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
@@ -161,6 +162,10 @@ struct Rig {
 
 impl Rig {
     fn new(memory: usize) -> Self {
+        Self::with(memory, LIMIT)
+    }
+
+    fn with(memory: usize, patience: Duration) -> Self {
         Network::private().expect("memory for a network");
         static PORT: AtomicU16 = AtomicU16::new(20049);
         let rdma = SocketAddr::from((IP, PORT.fetch_add(1, Ordering::Relaxed)));
@@ -181,6 +186,7 @@ impl Rig {
             from: Some((IP, 0).into()),
             insecure: true,
             memory,
+            patience,
         });
         Self { seen, server, rdma, gateway, proxy, address }
     }
@@ -419,6 +425,7 @@ fn only_this_host_and_only_privileged_ports() {
         from: Some((IP, 0).into()),
         insecure: false,
         memory: 8 << 20,
+        patience: LIMIT,
     };
     let (_end, theirs) = UnixStream::pair().unwrap();
     let refused = Proxy::new(settings.clone(), theirs.into()).unwrap_err().to_string();
@@ -549,4 +556,21 @@ fn a_client_that_takes_no_replies_leaves_memory_to_others() {
     }
     drop((stopped, other));
     rig.finish();
+}
+
+#[test]
+fn half_a_record_and_replies_that_are_not_taken_end_a_client() {
+    let rig = Rig::with(24 << 20, Duration::from_millis(300));
+    let mut half = rig.connect();
+    half.0.write_all(&record(&call(1, ECHO, 0, &pattern(9000)))[..5000]).unwrap();
+    assert_eq!(half.receive(), None);
+    let mut stopped = rig.connect();
+    for xid in 0..20 {
+        stopped.send(&call(xid, ECHO, 1 << 20, &[]));
+    }
+    thread::sleep(Duration::from_millis(1500));
+    rig.connect().echo(1, 1, 1);
+    let mut ends = rig.ends();
+    ends.as_object_mut().unwrap().remove("client-gone");
+    assert_eq!(ends, json!({ "half-record": 1, "takes-nothing": 1 }));
 }
