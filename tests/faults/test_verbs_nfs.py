@@ -1,10 +1,12 @@
-"""`sdp nfs proxy` as a process, on the stand-in for RDMA devices: what its own process runs short of ends nothing."""
+"""`sdp nfs` as processes, on the stand-in for RDMA devices: what they run short of, what is missing, and how a server is mounted."""
 
+import json
 import os
 import resource
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -16,6 +18,20 @@ LIMIT_S = 60
 TICKS = os.sysconf("SC_CLK_TCK")
 
 pytestmark = test_verbs.pytestmark
+
+
+# An NFS server that has all versions and does nothing.
+NULL_SERVER = '''
+import socket, threading
+def serve(stream):
+    while head := stream.recv(4, socket.MSG_WAITALL):
+        call = stream.recv(int.from_bytes(head, "big") & 0x7FFFFFFF, socket.MSG_WAITALL)
+        stream.sendall(bytes([128, 0, 0, 24]) + call[:4] + bytes([0, 0, 0, 1]) + bytes(16))
+with socket.create_server(("127.0.0.1", 2049)) as listener:
+    print("listens", flush=True)
+    while True:
+        threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+'''
 
 
 class Proxy:
@@ -99,3 +115,117 @@ def test_without_a_descriptor_for_a_client_it_waits(start):
     for stream in waiting:
         assert stream.recv(1) == b""
         stream.close()
+
+
+class Processes:
+    """Commands in two network namespaces, each with a device."""
+
+    def __init__(self):
+        test_verbs.build()
+        self.hosts = test_verbs.Hosts()
+        self.started = []
+        self.environment = {**os.environ, "SDP_FAKE_NETWORK": str(self.hosts.path / "network"), "XDG_RUNTIME_DIR": str(self.hosts.path)}
+
+    def start(self, number, *words):
+        """Starts one; it has said that it listens."""
+        command = self.hosts.inside(number, *words)
+        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.started.append(process)
+        assert process.stdout.readline().startswith("listens"), process.communicate(timeout=LIMIT_S)
+        return process
+
+    def run(self, number, *words):
+        """Runs `sdp` to its end."""
+        command = self.hosts.inside(number, test_verbs.DOCTOR, *words)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    def gateway(self, *options):
+        words = ["gateway", "--allow", "any", "--listen", test_verbs.ADDRESSES[0], "--memory", "8", *options]
+        return self.start(0, test_verbs.DOCTOR, "nfs", *words)
+
+    def end(self, process):
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, (out, err)
+        return err
+
+    def close(self):
+        for process in self.started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+        self.hosts.close()
+
+
+@pytest.fixture(name="processes")
+def _processes():
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
+def test_a_mount_says_by_what_and_why(processes):
+    """By RDMA if this kernel can, else by a proxy if there is one, else by TCP."""
+    server = test_verbs.ADDRESSES[0]
+    mount = lambda: processes.run(1, "nfs", "mount", "--print", f"{server}:/data", "/mnt")
+    done = mount()
+    assert done.returncode == 1 and f"{server} cannot be mounted: by RDMA, port 20049: fake1: nobody listens there" in done.stderr, done
+    processes.start(0, sys.executable, "-c", NULL_SERVER)
+    gateway = processes.gateway()
+    findings = json.loads(processes.run(1, "doctor", "--nfs", "--json").stdout)["findings"]
+    (module,) = (finding["what"] for finding in findings if finding["check"] == "nfs-module")
+    proxy = processes.start(1, test_verbs.DOCTOR, "nfs", "proxy", server, "--mount-port", "1", "--memory", "6")
+    done = mount()
+    if "this kernel has no rpcrdma" in module:
+        assert done.stdout == "mount -t nfs -o vers=4.2,proto=tcp,port=12049,hard 127.0.0.1:/data /mnt\n", done
+        assert f"by the proxy at 127.0.0.1:12049: {server}:20049 answers fake1 by RDMA" in done.stderr, done
+    else:
+        assert done.stdout == f"mount -t nfs -o vers=4.2,proto=rdma,port=20049,hard {server}:/data /mnt\n", done
+        assert f"by RDMA: {server}:20049 answers fake1" in done.stderr, done
+    processes.end(proxy)
+    assert f"{test_verbs.ADDRESSES[1]} connected" in processes.end(gateway)
+
+
+@pytest.mark.parametrize("role", ["gateway", "proxy"])
+def test_what_is_missing_at_the_start_is_said(processes, role):
+    """No device, a port that is taken, 64 KiB of memory that may be locked: it ends at once, and names what to change."""
+    here, there = test_verbs.ADDRESSES
+    words = {
+        "gateway": lambda address: ["--allow", "any", "--memory", "8", "--listen", address],
+        "proxy": lambda address: [there, "--mount-port", "1", "--memory", "6", "--from", address],
+    }[role]
+    sdp = [test_verbs.DOCTOR, "nfs", role]
+    limited = ["setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"]
+    processes.start(0, *sdp, *words(here))
+    port = f"{here}:20049" if role == "gateway" else "127.0.0.1:12049"
+    for command, why in [
+        ([*sdp, *words("10.9.0.77")], "no RDMA device with address 10.9.0.77"),
+        ([*sdp, *words(here)], f"{port} cannot be listened on"),
+        ([*limited, *sdp, *words(here)], "64 KiB of memory may be locked, at least"),
+    ]:
+        done = subprocess.run(
+            processes.hosts.inside(0, *command), env=processes.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert done.returncode == 1 and why in done.stderr, done
+
+
+@pytest.mark.parametrize("role", ["gateway", "proxy"])
+def test_a_device_that_goes_ends_the_process_with_a_reason(processes, role):
+    """So its manager starts it again, and a client does not wait for a process that can do nothing."""
+    here, there = test_verbs.ADDRESSES
+    words = [there, "--mount-port", "1", "--memory", "6"]
+    process = processes.gateway() if role == "gateway" else processes.start(0, test_verbs.DOCTOR, "nfs", "proxy", *words)
+    processes.hosts.network("remove", "0")
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1 and "the RDMA device is gone" in err, (here, err)
+
+
+def test_a_client_that_is_not_named_is_counted_by_address(processes):
+    """And `sdp nfs stat` shows it."""
+    here, there = test_verbs.ADDRESSES
+    gateway = processes.start(0, test_verbs.DOCTOR, "nfs", "gateway", "--allow", "10.8.0.0/16", "--listen", here, "--memory", "8")
+    done = processes.run(1, "nfs", "mount", "--print", f"{here}:/data", "/mnt")
+    assert done.returncode == 1 and "this host is refused" in done.stderr, done
+    assert f"refused: {there} 1" in processes.run(0, "nfs", "stat").stdout
+    assert f"{there} refused: not in --allow" in processes.end(gateway)

@@ -113,6 +113,7 @@ pub struct Proxy {
     ends: BTreeMap<&'static str, u64>,
     refused: u64,
     control: Option<Control>,
+    mount: Option<SocketAddr>,
 }
 
 /// Bytes of the areas, and what the fabric may pin beside them.
@@ -197,6 +198,7 @@ impl Proxy {
             ends: BTreeMap::new(),
             refused: 0,
             control: None,
+            mount: None,
         })
     }
 
@@ -207,6 +209,11 @@ impl Proxy {
     pub fn address(&self) -> io::Result<SocketAddr> {
         let listener = self.listener.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         listener.local_addr()
+    }
+
+    /// Its status says where MOUNT is relayed.
+    pub const fn relays_mount(&mut self, at: SocketAddr) {
+        self.mount = Some(at);
     }
 
     /// Tells its status to who connects to a socket of its user's.
@@ -228,6 +235,7 @@ impl Proxy {
             "schema": SCHEMA,
             "role": "proxy",
             "listen": self.settings.listen.to_string(),
+            "mount": self.mount.map(|at| at.to_string()),
             "server": self.settings.server.to_string(),
             "device": String::from_utf8_lossy(self.fabric.device_name()),
             "ending": self.drained.is_some(),

@@ -6,7 +6,7 @@
 //! that a lane needs, and changes nothing. With `--sysroot` the files of another machine are
 //! judged, and nothing is tried.
 
-mod nfs;
+pub(crate) mod nfs;
 mod rdma;
 
 use std::collections::BTreeMap;

@@ -37,7 +37,7 @@ pub enum Command {
     Proxy(proxy::Options),
     /// Show this host's gateways and proxies, their clients, and what they have counted
     Stat(StatOptions),
-    /// Mount by RDMA if the server answers by it, else by TCP, and say which and why
+    /// Mount by RDMA, by a proxy, or by TCP, and say which and why
     Mount(mount::Options),
 }
 

@@ -17,6 +17,35 @@ const ENOUGH: u64 = 2 * gateway::MEMORY as u64;
 /// The modules of the kernel's own client and server.
 const RDMA_MODULE: &str = "rpcrdma";
 
+/// The module with which the kernel's client mounts by RDMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Module {
+    /// It is loaded, or a part of the kernel.
+    Loaded,
+    /// It can be loaded.
+    Found,
+    /// This kernel has none.
+    Missing,
+}
+
+/// Looks for that module; `text` reads a file below the root.
+pub(crate) fn client_module(text: impl Fn(&str) -> Option<String>) -> Module {
+    let release = text("proc/sys/kernel/osrelease").unwrap_or_default();
+    let is_named = |file: &str| {
+        let list = text(&format!("lib/modules/{}/{file}", release.trim())).unwrap_or_default();
+        list.lines().any(|line| line.split(':').next().is_some_and(names_module))
+    };
+    let loaded = text("proc/modules").unwrap_or_default();
+    let is_loaded = loaded.lines().any(|line| line.split(' ').next() == Some(RDMA_MODULE));
+    if is_loaded || is_named("modules.builtin") {
+        Module::Loaded
+    } else if is_named("modules.dep") {
+        Module::Found
+    } else {
+        Module::Missing
+    }
+}
+
 impl Doctor {
     /// All findings. `server` is asked by TCP whether it is an NFS server; a server that was not named need
     /// not be there.
@@ -82,24 +111,22 @@ impl Doctor {
 
     /// Whether this kernel's client can mount by RDMA.
     fn nfs_module(&mut self) {
-        let release = self.text("proc/sys/kernel/osrelease").unwrap_or_default();
-        let folder = format!("lib/modules/{}", release.trim());
-        let is_named = |file: &str| {
-            let text = self.text(&format!("{folder}/{file}")).unwrap_or_default();
-            text.lines().any(|line| line.split(':').next().is_some_and(names_module))
-        };
-        let loaded = self.text("proc/modules").unwrap_or_default();
-        let is_loaded = loaded.lines().any(|l| l.split(' ').next() == Some(RDMA_MODULE));
-        if is_loaded || is_named("modules.builtin") {
-            self.ok("nfs-module", format!("{RDMA_MODULE} is there: the kernel can mount by RDMA"));
-        } else if is_named("modules.dep") {
-            let what = format!("{RDMA_MODULE} is not loaded: the kernel cannot mount by RDMA yet");
-            self.add("nfs-module", Grade::Note, what, "Before mount: modprobe rpcrdma.");
-        } else {
-            let what = format!("this kernel has no {RDMA_MODULE}: it mounts by TCP only");
-            let advice = "A gateway does not need it. For a client: a kernel with \
-                          CONFIG_SUNRPC_XPRT_RDMA.";
-            self.add("nfs-module", Grade::Note, what, advice);
+        match client_module(|name| self.text(name)) {
+            Module::Loaded => {
+                let what = format!("{RDMA_MODULE} is there: the kernel can mount by RDMA");
+                self.ok("nfs-module", what);
+            }
+            Module::Found => {
+                let what =
+                    format!("{RDMA_MODULE} is not loaded: the kernel cannot mount by RDMA yet");
+                self.add("nfs-module", Grade::Note, what, "Before mount: modprobe rpcrdma.");
+            }
+            Module::Missing => {
+                let what = format!("this kernel has no {RDMA_MODULE}: it mounts by TCP only");
+                let advice = "A gateway does not need it. For a client: a kernel with \
+                              CONFIG_SUNRPC_XPRT_RDMA, or sdp nfs proxy.";
+                self.add("nfs-module", Grade::Note, what, advice);
+            }
         }
     }
 

@@ -68,6 +68,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     }
     let relay = TcpListener::bind(at).map_err(|e| Failure::new(at, e))?;
     mount::serve(relay, server.ip(), options.mount_port, insecure);
+    proxy.relays_mount(at);
     if let Err(e) = proxy.offer_status() {
         crate::warn(format_args!("sdp nfs proxy: no socket for `sdp nfs stat`: {e}"));
     }
