@@ -704,9 +704,9 @@ impl Client {
     }
 
     /// Does what can be done now; whether there was something.
-    pub fn step(&mut self, pool: &mut Pool, patience: Duration) -> bool {
+    pub fn step(&mut self, pool: &mut Pool, timeout: Duration) -> bool {
         let side = &mut self.side;
-        if self.records.is_within() && self.edges.is_silent(patience) {
+        if self.records.is_within() && self.edges.is_silent(timeout) {
             side.fail(End::HalfRecord);
         }
         let mut had_some = side.receive(pool);

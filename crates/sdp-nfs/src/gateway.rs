@@ -49,7 +49,7 @@ pub const SERVER_PORT: u16 = 2049;
 /// Bytes of registered memory that are asked for unless told otherwise.
 pub const MEMORY: usize = 64 << 20;
 /// How long an end of TCP may be silent in the middle of a record, or take nothing.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Calls that a client may have without a reply.
 const CREDITS: u32 = 32;
 /// Bytes of the longest message, each way.
@@ -95,7 +95,7 @@ pub struct Settings {
     /// Bytes of registered memory.
     pub memory: usize,
     /// How long the server may be silent in the middle of a record.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Why a gateway cannot work.
@@ -488,7 +488,7 @@ impl Gateway {
                 true
             }
             Some(Entry::Open(client, heard)) => {
-                let had_some = client.step(&mut self.pool, self.settings.patience);
+                let had_some = client.step(&mut self.pool, self.settings.timeout);
                 if had_some {
                     *heard = Instant::now();
                 } else if heard.elapsed() > SILENCE {

@@ -610,7 +610,7 @@ impl Local {
     }
 
     /// Does what can be done now; whether there was something.
-    pub fn step(&mut self, areas: &mut Areas, patience: Duration) -> bool {
+    pub fn step(&mut self, areas: &mut Areas, timeout: Duration) -> bool {
         let side = &mut self.side;
         let Some(stream) = self.stream.as_mut().filter(|_| side.end.is_none()) else {
             return false;
@@ -618,9 +618,9 @@ impl Local {
         let (mut had_some, mut lost) = (false, None);
         let end = if side.is_draining && self.edges.has_ended {
             Some(End::ClientGone)
-        } else if self.records.is_within() && self.edges.is_silent(patience) {
+        } else if self.records.is_within() && self.edges.is_silent(timeout) {
             Some(End::HalfRecord)
-        } else if !side.outs.is_empty() && self.edges.is_full(patience) {
+        } else if !side.outs.is_empty() && self.edges.is_full(timeout) {
             Some(End::TakesNothing)
         } else {
             None

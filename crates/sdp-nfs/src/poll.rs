@@ -73,13 +73,13 @@ impl Edges {
     }
 
     /// All that came was read, and nothing more has come for this long.
-    pub fn is_silent(&self, patience: Duration) -> bool {
-        !self.is_readable && self.heard.elapsed() > patience
+    pub fn is_silent(&self, timeout: Duration) -> bool {
+        !self.is_readable && self.heard.elapsed() > timeout
     }
 
     /// It has had no room for this long.
-    pub fn is_full(&self, patience: Duration) -> bool {
-        !self.is_writable && self.filled.elapsed() > patience
+    pub fn is_full(&self, timeout: Duration) -> bool {
+        !self.is_writable && self.filled.elapsed() > timeout
     }
 }
 

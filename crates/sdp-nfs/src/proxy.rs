@@ -87,7 +87,7 @@ pub struct Settings {
     /// Bytes of registered memory.
     pub memory: usize,
     /// How long a client may be silent in the middle of a record, or take no reply.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// A proxy.
@@ -434,7 +434,7 @@ impl Proxy {
     /// Looks after one client; whether there was something to do.
     fn look(&mut self, index: usize) -> bool {
         let Some(client) = self.clients[index].as_mut() else { return false };
-        let mut had_some = client.step(&mut self.areas, self.settings.patience);
+        let mut had_some = client.step(&mut self.areas, self.settings.timeout);
         if let Some(deadline) = self.drained
             && (client.is_idle() || deadline < Instant::now())
         {

@@ -150,7 +150,7 @@ impl Rig {
         Self::with(allow, has_server, LIMIT)
     }
 
-    fn with(allow: &str, has_server: bool, patience: Duration) -> Self {
+    fn with(allow: &str, has_server: bool, timeout: Duration) -> Self {
         Network::private().expect("memory for a network");
         static PORT: AtomicU16 = AtomicU16::new(20049);
         let port = PORT.fetch_add(1, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl Rig {
         let allow = vec![allow.parse().unwrap()];
         let listen = SocketAddr::from((IP, port));
         let (source, memory) = (None, 8 << 20);
-        let settings = Settings { listen, server, allow, source, memory, patience };
+        let settings = Settings { listen, server, allow, source, memory, timeout };
         let (told, is_open) = std::sync::mpsc::channel();
         let gateway = thread::spawn(move || {
             let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");

@@ -118,8 +118,8 @@ impl<C> Service<C> {
 fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
     let (end, theirs) = UnixStream::pair().unwrap();
     let allow = vec!["any".parse().unwrap()];
-    let (source, memory, patience) = (None, 16 << 20, LIMIT);
-    let settings = gateway::Settings { listen, server, allow, source, memory, patience };
+    let (source, memory, timeout) = (None, 16 << 20, LIMIT);
+    let settings = gateway::Settings { listen, server, allow, source, memory, timeout };
     let (told, is_open) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
         let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
@@ -165,7 +165,7 @@ impl Rig {
         Self::with(memory, LIMIT)
     }
 
-    fn with(memory: usize, patience: Duration) -> Self {
+    fn with(memory: usize, timeout: Duration) -> Self {
         Network::private().expect("memory for a network");
         static PORT: AtomicU16 = AtomicU16::new(20049);
         let rdma = SocketAddr::from((IP, PORT.fetch_add(1, Ordering::Relaxed)));
@@ -186,7 +186,7 @@ impl Rig {
             from: Some((IP, 0).into()),
             insecure: true,
             memory,
-            patience,
+            timeout,
         });
         Self { seen, server, rdma, gateway, proxy, address }
     }
@@ -425,7 +425,7 @@ fn only_this_host_and_only_privileged_ports() {
         from: Some((IP, 0).into()),
         insecure: false,
         memory: 8 << 20,
-        patience: LIMIT,
+        timeout: LIMIT,
     };
     let (_end, theirs) = UnixStream::pair().unwrap();
     let refused = Proxy::new(settings.clone(), theirs.into()).unwrap_err().to_string();

@@ -112,7 +112,7 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
         allow: options.allow.clone(),
         source: options.source,
         memory: (options.memory as usize) << 20,
-        patience: gateway::PATIENCE,
+        timeout: gateway::TIMEOUT,
     };
     let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
     let failed = |e: gateway::Failure| Failure(e.0);

@@ -60,8 +60,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let (insecure, memory) = (options.insecure, (options.memory as usize) << 20);
     let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
     let failed = |e: gateway::Failure| Failure(e.0);
-    let patience = gateway::PATIENCE;
-    let settings = Settings { listen, server, from, insecure, memory, patience };
+    let timeout = gateway::TIMEOUT;
+    let settings = Settings { listen, server, from, insecure, memory, timeout };
     let mut proxy = Proxy::new(settings, end).map_err(failed)?;
     if !at.ip().is_loopback() {
         return Err(Failure::new(at, "it is no address of this host alone"));
