@@ -18,7 +18,7 @@ use sdp_rdma::{
     work::WorkId,
 };
 
-sdp_fabric_tests::conformance!(rings, Rings, skipped = 11);
+sdp_fabric_tests::conformance!(rings, Rings, skipped = 2);
 
 const PLAIN: SendOptions = SendOptions { signalled: false, solicited: false, control: false };
 const HEADER: &[u8] = &[7; 16];
@@ -74,6 +74,39 @@ fn what_was_not_written_cannot_be_freed() {
         assert_eq!(header, HEADER);
         ends.b.rx.release(first);
     });
+}
+
+/// A key that a peer guesses opens nothing of another connection's.
+#[test]
+fn memory_that_is_advertised_to_another_peer_is_not_read() {
+    use sdp_rdma::key::{Access, LocalSlice, RemoteSlice};
+    let readable = Access { remote_read: true, remote_write: false };
+    let mut rings = Rings::new(0);
+    let mut good = rings.pair();
+    let secret = rings.allocate(Side::B, 100);
+    let region = rings.register(Side::B, secret, 100, readable).expect("a region");
+    let near = rings.allocate(Side::A, 100);
+    let into = rings.register(Side::A, near, 100, Access::default()).expect("a region");
+    let slices = |into: sdp_rdma::fabric::MemoryRegion| {
+        let local = LocalSlice { addr: near, len: 100, lkey: into.lkey };
+        (local, RemoteSlice { addr: secret, len: 100, rkey: region.rkey })
+    };
+    rings.store(Side::B, secret, &[9; 100]);
+    let mut bad = rings.pair();
+    let own = rings.register(Side::A, near, 100, Access::default()).expect("a region");
+    for (ends, into, is_refused) in [(&mut bad, own, true), (&mut good, into, false)] {
+        let (local, remote) = slices(into);
+        ends.a.tx.post_read(WorkId(1), local, remote).expect("posted");
+        let mut done = None;
+        for _ in 0..20 {
+            rings.advance();
+            done = done.or_else(|| ends.a.tx.poll_completion());
+        }
+        let is_done = done.expect("a completion").status == sdp_rdma::work::Status::Success;
+        let mut bytes = [0; 100];
+        rings.load(Side::A, near, &mut bytes);
+        assert_eq!((is_done, bytes == [9; 100]), (!is_refused, !is_refused));
+    }
 }
 
 #[test]

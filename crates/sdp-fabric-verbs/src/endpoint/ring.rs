@@ -470,8 +470,13 @@ impl SendQueue for RingTx {
         self.post(id, &[first, a, b], len as u32, flags, options.signalled)
     }
 
-    fn post_read(&mut self, _: WorkId, _: LocalSlice, _: RemoteSlice) -> Result<(), PostError> {
-        Err(PostError::Unsupported)
+    fn post_read(
+        &mut self,
+        id: WorkId,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.0.post_read(id, local, remote)
     }
 
     fn post_write(
@@ -480,10 +485,6 @@ impl SendQueue for RingTx {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), PostError> {
-        // One of no bytes asks whether the peer is there still.
-        if local.len != 0 {
-            return Err(PostError::Unsupported);
-        }
         self.0.post_write(id, local, remote)
     }
 

@@ -1,16 +1,16 @@
 //! Connections whose messages are written into rings: their memory, and the fabric that makes them.
 //!
 //! A connection has a protection domain of its own. In it are its queue pair, with receives of its
-//! own, and its regions: the ring, the only memory in which its peer has a right, the bytes that are
-//! kept by the caller, and places for headers. So a key that a peer guesses opens nothing but its own
-//! ring.
+//! own, and its regions: the ring, the bytes that are kept by the caller, and places for headers. Its
+//! peer has a right in the ring, and in what is advertised to it ([`RingFabric::register_for`]). So a
+//! key that a peer guesses opens nothing that is not meant for it.
 
 use core::ops::{Deref, DerefMut};
 
 use sdp_rdma::{
     cm::{PrivateData, Reject},
     fabric::{CmEvent, Fabric, MemoryRegion, PostError},
-    key::Access,
+    key::{Access, Lkey, Rkey},
 };
 
 use super::{Id, Options, Stage, TAKEN, VerbsFabric, mapped};
@@ -23,6 +23,8 @@ use crate::{
     pool::Region,
 };
 
+/// Regions of one connection that are advertised, or READ into, at a time.
+const ADVERTISED: usize = 4;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
@@ -47,6 +49,8 @@ impl Offer {
 /// The memory of a connection. Fields end in this order: regions before memory and domain.
 #[derive(Debug)]
 pub(super) struct Lane {
+    /// What is advertised to the peer, and what its memory is READ into.
+    advertised: [Option<Mr>; ADVERTISED],
     ring: Mr,
     headers: Mr,
     kept: Mr,
@@ -73,7 +77,8 @@ impl Lane {
             let headers = Mr::new(&pd, at + u64::from(size), PAGE, 0)?;
             (ring, headers, Mr::new(&pd, kept.0, kept.1 as usize, 0)?)
         };
-        Ok(Self { ring, headers, kept: kept_mr, memory, size, kept_at: kept, pd })
+        let advertised = [const { None }; ADVERTISED];
+        Ok(Self { advertised, ring, headers, kept: kept_mr, memory, size, kept_at: kept, pd })
     }
 
     pub(super) fn make_qp(&self, cq: &Cq) -> Result<Qp, Error> {
@@ -84,6 +89,45 @@ impl Lane {
 
     fn pinned(&self) -> usize {
         RingBudget::pinned(self.size, self.kept_at.1)
+    }
+
+    /// # Safety
+    /// As [`RingFabric::register_for`].
+    unsafe fn register(
+        &mut self,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, PostError> {
+        let place = self.advertised.iter_mut().find(|place| place.is_none());
+        let place = place.ok_or(PostError::Full)?;
+        let bytes = usize::try_from(len).map_err(|_| PostError::Unsupported)?;
+        // Memory that the peer READs need not be writable.
+        let mut rights = if access.remote_read { abi::ACCESS_REMOTE_READ } else { 0 };
+        if access.remote_write || !access.remote_read {
+            rights |= abi::ACCESS_LOCAL_WRITE;
+        }
+        if access.remote_write {
+            rights |= abi::ACCESS_REMOTE_WRITE;
+        }
+        // SAFETY: the caller's.
+        let made = unsafe { Mr::new(&self.pd, addr, bytes, rights) };
+        let mr = made.map_err(|error| match error {
+            Error::MemLock => PostError::Full,
+            _ => PostError::Unsupported,
+        })?;
+        let (lkey, rkey) = (Lkey(mr.lkey()), Rkey(mr.rkey()));
+        *place = Some(mr);
+        Ok(MemoryRegion { addr, len, lkey, rkey })
+    }
+
+    fn deregister(&mut self, region: MemoryRegion) {
+        let is_it = |mr: &Mr| mr.lkey() == region.lkey.0 && mr.rkey() == region.rkey.0;
+        for place in &mut self.advertised {
+            if place.as_ref().is_some_and(is_it) {
+                *place = None;
+            }
+        }
     }
 
     fn parts(&self) -> Parts {
@@ -211,6 +255,37 @@ impl RingFabric {
         let offer = lane.offer();
         self.give_lane(id, lane);
         Ok(offer)
+    }
+
+    /// Registers memory in the domain of a connection: to be READ or written by its peer, or to READ
+    /// that peer's into. Slow.
+    ///
+    /// # Errors
+    /// [`PostError::Full`]: the connection has as many regions as may be, or no memory may be pinned;
+    /// [`PostError::Unsupported`]: the range is not the caller's, or the connection has gone.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`RingFabric::deregister_for`], or until the connection has gone;
+    /// nothing relies on its content while the peer, or a READ, may write there.
+    pub unsafe fn register_for(
+        &mut self,
+        id: Id,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, PostError> {
+        let slot = self.slot(id).filter(|slot| slot.qp.is_some());
+        let lane = slot.and_then(|slot| slot.lane.as_mut()).ok_or(PostError::Unsupported)?;
+        // SAFETY: the caller's.
+        unsafe { lane.register(addr, len, access) }
+    }
+
+    /// Ends a registration of [`RingFabric::register_for`]: the peer's keys are invalid from here on, and
+    /// a READ of it ends both queue pairs. Slow.
+    pub fn deregister_for(&mut self, id: Id, region: MemoryRegion) {
+        if let Some(lane) = self.slot(id).and_then(|slot| slot.lane.as_mut()) {
+            lane.deregister(region);
+        }
     }
 
     /// In a forked child: as [`VerbsFabric::forsake`].
