@@ -7,6 +7,7 @@ way. Ends are of different users. The counters of both ends say by which lane pa
 import os
 import pwd
 import shutil
+import subprocess
 import tempfile
 import time
 import weakref
@@ -21,6 +22,7 @@ from support.stage import Artifacts, python
 from support.users import words
 
 from .harness import PROGRAMS, TARGET
+from .programs.across import content
 
 ALWAYS = {"promote_calls": 0, "promote_bytes": 0}
 # Of the payload that both ends counted; what was sent before the ends had met went by TCP.
@@ -262,6 +264,45 @@ def test_killed_peer(net, artifacts, user):
     report = play.end(client)
     assert share(report) >= SHARE, report.raw
     assert b"ended" in client.output()
+
+
+@pytest.mark.parametrize("how", ["blocking", "epoll"])
+def test_one_way(net, artifacts, how):
+    """Of bytes that go in one direction only most go over SDP: tokens pass in both, although the server never sends."""
+    play = Play(net, artifacts)
+    server = play.start(net.b, SERVER, play.script("stream", "::", SERVED, how), ALWAYS)
+    net.b.until_listening(SERVED)
+    argv = play.script("flow", *WAYS["direct"], how)
+    reports = [play.end(play.start(net.a, CLIENT, argv, ALWAYS)), play.end(server)]
+    for report in reports:
+        assert share(report) >= SHARE, report.raw
+
+
+def test_process_between(net, artifacts):
+    """A process that sits at the name and passes all packets and descriptors on has the memory of both rings. No payload comes into it:
+    the token that comes by the connection names another process, and the connection is reset."""
+    play = Play(net, artifacts)
+    argv = play.script("serve", "::", SERVED, "late", 1)
+    server = play.start(net.b, SERVER, argv, ALWAYS)
+    net.b.until_listening(SERVED)
+    argv = [python(), artifacts.programs / "passer.py", net.directory, content(1, 100).hex(), SERVER]
+    passer = Program(argv, play.dir / "passer.log", stdin=subprocess.PIPE)
+    client = play.start(net.a, SERVER, play.script("cut", *WAYS["direct"], 2000), ALWAYS)
+
+    def passer_says(word):
+        wait_until(lambda: word in passer.output() or not passer.is_running(), word, LIMIT_S)
+
+    passer_says(b"taken")
+    (play.dir / "go").touch()
+    passer_says(b"passed")
+    reports = [play.end(client), play.end(server)]
+    passer.process.stdin.close()
+    assert passer.wait(LIMIT_S) == 0, passer.output()
+    assert b"seen 0" in passer.output() and b"reset" in client.output(), passer.output()
+    assert net.names() == [], "names of a process that has gone"
+    assert any("protocol-violation" in report.raw["reasons"] for report in reports)
+    for report in reports:
+        assert report.sdp_bytes == 0, report.raw
 
 
 # Of the client's packets those behind the handshake.

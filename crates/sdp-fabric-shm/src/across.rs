@@ -12,7 +12,7 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic `SDPr` |
-//! | 4 | 2 | version of the packet, 4 |
+//! | 4 | 2 | version of the packet, 5 |
 //! | 6 | 1 | kind: 1 join, 2 accept, 3 reject |
 //! | 7 | 1 | flags: 1 doorbell and doorbell page attached |
 //! | 8 | 4 | slot of the sender's end in its doorbell page |
@@ -40,7 +40,7 @@ use sdp_sys::{
 use crate::{identity, refusal::Refusal};
 
 /// Version of these packets.
-pub const PACKET_VERSION: u16 = 4;
+pub const PACKET_VERSION: u16 = 5;
 /// The versions of the segment that this library knows.
 pub const VERSIONS: (u16, u16) = (VERSION, VERSION);
 const VERSION: u16 = sdp_shm::layout::VERSION as u16;

@@ -21,3 +21,4 @@ pub mod refusal;
 pub mod rendezvous;
 pub mod segment;
 mod spin;
+pub mod token;

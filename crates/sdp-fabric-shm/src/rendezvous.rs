@@ -50,6 +50,7 @@ use crate::{
     party::Party,
     refusal::Refusal,
     segment::{self, MappedSegment},
+    token::TokenKey,
 };
 
 use checked::{check_count, is_doorbell};
@@ -167,6 +168,8 @@ pub struct Attachment {
     pub gave_doorbell: bool,
     /// The terms in its message, by [`Local::judge`].
     pub terms: u64,
+    /// Across network namespaces: the key of the tokens that go before payload.
+    pub tokens: Option<TokenKey>,
 }
 
 /// How far a step got.
@@ -557,7 +560,10 @@ impl Rendezvous {
         let side = side(local)?;
         let segment = segment.take().ok_or(Refusal::NoMemory)?;
         match (local.judge)(&PeerHello::HelloAck(ack)) {
-            Ok(terms) => Ok(Some(Attachment { segment, side, peer, gave_doorbell, terms })),
+            Ok(terms) => {
+                let tokens = None;
+                Ok(Some(Attachment { segment, side, peer, gave_doorbell, terms, tokens }))
+            }
             Err(refusal) => {
                 // The other end is attached, or will be.
                 segment.disown(side);
@@ -611,9 +617,14 @@ fn serve(local: &Local<'_>, ends: Ends, socket: &Hidden, joiner: Credentials) ->
                 Err(SendError::Gone) => return Served::Gone,
             };
             match (segment.take(), local.tuple.side()) {
-                (Some(segment), Some(side)) => {
-                    Served::Attached(Attachment { segment, side, peer, gave_doorbell, terms })
-                }
+                (Some(segment), Some(side)) => Served::Attached(Attachment {
+                    segment,
+                    side,
+                    peer,
+                    gave_doorbell,
+                    terms,
+                    tokens: None,
+                }),
                 _ => Served::Refused(Refusal::SelfConnection),
             }
         }

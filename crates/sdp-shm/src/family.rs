@@ -86,7 +86,8 @@ pub struct Row {
     pub flags: AtomicFlags<RowFlag>,
     /// Reason code, the socket layer's.
     pub reason: AtomicU32,
-    pad: AtomicU32,
+    /// Which tokens are to come before payload moves to the lanes; the socket layer's.
+    pub token: AtomicU32,
     /// Unique name of this end of the connection within the family.
     pub carrier_id: AtomicU64,
     /// The acknowledgement for headers that this end sends, about what it received (receiving half

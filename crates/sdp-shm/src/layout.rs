@@ -147,6 +147,9 @@ pub const TRUSTS: u32 = 1;
 /// [`ConsumerLine::trusts_itself`]: and whoever sleeps on the carrier at its end has armed, or will not sleep
 /// before it has. The first message on the ring needs no wake byte on the carrier then.
 pub const ARMS: u32 = 2;
+/// [`ConsumerLine::trusts_itself`]: the consumer takes a token from the carrier, and no payload from
+/// the ring.
+pub const TAKES_TOKENS: u32 = 3;
 
 /// Written by the consumer of a half.
 #[repr(C, align(128))]
@@ -161,7 +164,7 @@ pub struct ConsumerLine {
     pub followed: AtomicU32,
     /// 1 while a kernel read without upper bound is in progress.
     pub kernel_reading: AtomicU32,
-    /// [`TRUSTS`] or [`ARMS`] once the consumer reads only through the library, else 0.
+    /// [`TAKES_TOKENS`], and [`TRUSTS`] or [`ARMS`] once the consumer reads only through the library, else 0.
     pub trusts_itself: AtomicU32,
     /// MSeq of the last message taken.
     pub mseq_ack: AtomicU32,

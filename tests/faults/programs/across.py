@@ -1,9 +1,11 @@
 """A server that gives each message back, and a client that holds what it gets against what it sent.
 
-Usage: across.py serve ADDRESS PORT blocking|epoll|fork CONNECTIONS | across.py ask ADDRESS PORT MESSAGES SIZE
+Usage: across.py serve ADDRESS PORT blocking|late|epoll|fork CONNECTIONS | across.py ask ADDRESS PORT MESSAGES SIZE
        across.py relay ADDRESS PORT TO TO-PORT | across.py last ADDRESS PORT SIZE | across.py often ADDRESS PORT CONNECTIONS
        across.py late ADDRESS PORT waits|zerocopy|timestamps | across.py leave ADDRESS PORT exit|exec
-A message is its length in four bytes, and bytes that its number chooses. The server ends after so many connections.
+       across.py cut ADDRESS PORT MESSAGES | across.py stream ADDRESS PORT blocking|epoll
+       across.py flow ADDRESS PORT blocking|epoll
+A message is its length in four bytes, and bytes that its number chooses. A late server accepts when the file `go` is there. The server ends after so many connections.
 """
 
 import ctypes
@@ -90,6 +92,8 @@ def serve(address, port, how, connections):
                                     dualstack_ipv6=family(address) == socket.AF_INET6)
     if how == "epoll":
         return by_epoll(listener, int(connections))
+    while how == "late" and not os.path.exists("go"):
+        time.sleep(0.01)
     left = []
     for _ in range(int(connections)):
         sock = listener.accept()[0]
@@ -136,6 +140,72 @@ def last(address, port, size):
         except ConnectionResetError:
             pass
     print("ended")
+
+
+PIECES, PIECE = 1000, 4096
+
+
+def pour(sock, pace, how):
+    """Sends pieces in one direction, each when the one before has been received."""
+    sock.setblocking(how == "blocking")
+    ready = select.poll()
+    ready.register(sock, select.POLLOUT)
+    for number in range(PIECES):
+        piece = content(number, PIECE)
+        while piece:
+            try:
+                piece = piece[sock.send(piece):]
+            except BlockingIOError:
+                ready.poll()
+        assert exactly(pace, 1)
+
+
+def drain(sock, pace, how):
+    """Gets them all, and says so of each by another connection."""
+    sock.setblocking(how == "blocking")
+    ready = select.epoll()
+    ready.register(sock, select.EPOLLIN | select.EPOLLET)
+    for number in range(PIECES):
+        piece = b""
+        while len(piece) < PIECE:
+            try:
+                part = sock.recv(PIECE - len(piece))
+            except BlockingIOError:
+                ready.poll()
+                continue
+            assert part, "an end that nobody made"
+            piece += part
+        assert piece == content(number, PIECE), number
+        pace.sendall(b".")
+
+
+def stream(address, port, how):
+    """A server of one connection whose bytes come, and none go."""
+    with socket.create_server((address, int(port)), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        sock, pace = listener.accept()[0], listener.accept()[0]
+    drain(sock, pace, how)
+
+
+def flow(address, port, how):
+    """Its client."""
+    with socket.create_connection((address, int(port))) as sock, socket.create_connection((address, int(port))) as pace:
+        pour(sock, pace, how)
+
+
+def cut(address, port, messages):
+    """A client that sends some messages at once, and then each when one has come back, until its connection is reset."""
+    with socket.create_connection((address, int(port))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            message = struct.pack(">I", 100) + content(1, 100)
+            for _ in range(10):
+                sock.sendall(message)
+            for _ in range(int(messages)):
+                sock.sendall(message)
+                if exactly(sock, len(message)) != message:
+                    break
+        except (ConnectionResetError, BrokenPipeError):
+            print("reset")
 
 
 def often(address, port, connections):
@@ -251,4 +321,5 @@ def relay(address, port, to, to_port):
                     ways.pop(sock).shutdown(socket.SHUT_WR)
 
 
-{"serve": serve, "ask": ask, "last": last, "often": often, "late": late, "leave": leave, "relay": relay}[sys.argv[1]](*sys.argv[2:])
+if __name__ == "__main__":
+    {"serve": serve, "ask": ask, "last": last, "often": often, "cut": cut, "stream": stream, "flow": flow, "late": late, "leave": leave, "relay": relay}[sys.argv[1]](*sys.argv[2:])

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use sdp_shm::layout::{ARMS, LOG_ENTRIES, TRUSTS};
+use sdp_shm::layout::{ARMS, LOG_ENTRIES, TAKES_TOKENS, TRUSTS};
 
 use super::{Broken, MISALIGNED, ShmHalf, What};
 
@@ -52,6 +52,16 @@ pub enum Trust {
     /// The same, and every thread that sleeps on the carrier has armed, or will before it sleeps:
     /// the first message in the ring needs no wake byte.
     ReadsAndArms,
+    /// All reads go through the library, and a token in the carrier disturbs no sleeper; payload must
+    /// not come by the ring.
+    TakesTokens,
+}
+
+impl Trust {
+    /// Whether payload may come by the ring.
+    pub const fn is_of_payload(self) -> bool {
+        matches!(self, Self::Reads | Self::ReadsAndArms)
+    }
 }
 
 /// The outcome of a consumer's wish to end the producer's section ([`ShmHalf::end_section`]).
@@ -263,6 +273,7 @@ impl ShmHalf<'_> {
         match self.lines.consumer.trusts_itself.load(Ordering::SeqCst) {
             0 => Trust::No,
             ARMS => Trust::ReadsAndArms,
+            TAKES_TOKENS => Trust::TakesTokens,
             _ => Trust::Reads,
         }
     }
@@ -274,6 +285,7 @@ impl ShmHalf<'_> {
             Trust::No => 0,
             Trust::Reads => TRUSTS,
             Trust::ReadsAndArms => ARMS,
+            Trust::TakesTokens => TAKES_TOKENS,
         };
         self.lines.consumer.trusts_itself.store(word, Ordering::SeqCst);
     }

@@ -32,6 +32,7 @@ use crate::{
     party::Party,
     refusal::Refusal,
     segment::{self, MappedSegment},
+    token::{self, TokenKey},
 };
 
 const _: () = assert!(across::HELLO_LEN == crate::packet::HELLO_LEN);
@@ -285,12 +286,18 @@ impl Rendezvous {
         }
         answer.common_version()?;
         let other = Other::at(&asking.socket)?;
+        let processes = [token::own_number()?, token::number_at(asking.socket.raw())?];
+        let nonces = [&asking.nonce, &answer.head.nonce];
+        let tokens = TokenKey::new(nonces, asking.file, processes);
         let peer = take_peer(local, &answer.head, packet, 0, other)?;
         let side = across.side();
         let gave_doorbell = asking.gave_doorbell;
         let segment = asking.segment.take().ok_or(Refusal::NoMemory)?;
         match (local.judge)(&PeerHello::HelloAck(ack)) {
-            Ok(terms) => Ok(Some(Attachment { segment, side, peer, gave_doorbell, terms })),
+            Ok(terms) => {
+                let tokens = Some(tokens);
+                Ok(Some(Attachment { segment, side, peer, gave_doorbell, terms, tokens }))
+            }
             Err(refusal) => {
                 // The other end is attached, or will be.
                 segment.disown(side);
@@ -363,18 +370,20 @@ fn serve(local: &Local<'_>, across: &Across, socket: &Hidden) -> Served {
     let taken = || {
         let version = join.common_version()?;
         let other = Other::at(socket)?;
+        let processes = [token::number_at(socket.raw())?, token::own_number()?];
         let peer = take_peer(local, &join.head, packet, 1, other)?;
         budget::accept(ring_bytes)?;
         let segment = Draft::new(MappedSegment::from_peer(file.raw(), ring_bytes)?);
         let terms = (local.judge)(&PeerHello::Hello(hello))?;
-        Ok((version, peer, segment, terms))
+        Ok((version, peer, segment, terms, processes))
     };
-    let (version, peer, mut segment, terms) = match taken() {
+    let (version, peer, mut segment, terms, processes) = match taken() {
         Ok(taken) => taken,
         Err(refusal) => return no(Served::Refused(refusal), RejectCode::from(refusal)),
     };
     let bound = Bound::Answer(join.head.nonce, id);
     let meeting = Meeting { nonce: across::random(), versions: (version, version), bound };
+    let tokens = TokenKey::new([&join.head.nonce, &meeting.nonce], id, processes);
     let yes = Body::Accept { proven, ack: *local.hello_ack };
     match send(local, across, socket, &meeting, &yes, None, peer.party) {
         Ok(gave_doorbell) => match segment.take() {
@@ -384,6 +393,7 @@ fn serve(local: &Local<'_>, across: &Across, socket: &Hidden) -> Served {
                 peer,
                 gave_doorbell,
                 terms,
+                tokens: Some(tokens),
             }),
             None => Served::Refused(Refusal::NoMemory),
         },

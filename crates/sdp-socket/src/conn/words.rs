@@ -57,8 +57,10 @@ pub(crate) const SOURCE_BASE: usize = 13;
 /// Sending half: the ring's origin. Receiving half: the origin as seen with the tail, right for as
 /// long as that is ahead of the head.
 pub(crate) const ORIGIN: usize = 14;
+/// Sending half: the key of the tokens, two words ([`crate::datapath::token`]).
+pub(crate) const TOKEN_KEY: usize = 15;
 
-const _: () = assert!(ORIGIN < HALF_WORDS);
+const _: () = assert!(TOKEN_KEY + 2 <= HALF_WORDS);
 const _: () = assert!(ENGINE + Source::WORDS <= SOURCE_BASE && ENGINE + Sink::WORDS <= SEEN_TAIL);
 
 /// Whether a half's stored words say that it is on the SDP lane. Without the lock: for tools.

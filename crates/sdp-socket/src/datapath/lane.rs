@@ -108,7 +108,7 @@ impl SourceState {
     /// reading from before this end held the gate proves nothing.
     #[must_use]
     pub(crate) fn enter(&mut self, half: ShmHalf<'_>) -> bool {
-        let is_trusted = half.trust() != Trust::No;
+        let is_trusted = half.trust().is_of_payload();
         if is_trusted {
             self.switch(half, Lane::Sdp);
         }

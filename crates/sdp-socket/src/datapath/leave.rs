@@ -18,7 +18,7 @@ use crate::{
 /// ring. The connection is attached, and falls back.
 pub(crate) fn both(conn: &Conn, fd: i32, reason: Reason) -> u64 {
     outbound(conn, reason);
-    inbound(conn, fd, |sink, _, half| receive::follow_pending(fd, sink, half)).unwrap_or(0)
+    inbound(conn, fd, |sink, _, half| receive::follow_pending(conn, fd, sink, half)).unwrap_or(0)
 }
 
 /// How long a writer that does not know of us is held back until the consumer lets the half leave its lane,

@@ -18,4 +18,5 @@ pub(crate) mod reset_note;
 pub(crate) mod send;
 pub(crate) mod splice;
 pub(crate) mod takeover;
+pub(crate) mod token;
 pub(crate) mod wait;

@@ -26,14 +26,16 @@ use crate::{
         lane::{self, Broken, Lane, SinkState},
         proof,
         reset::reset,
-        reset_note, send, takeover, wait,
+        reset_note, send, takeover, token, wait,
     },
     process::{self, fork_page::FORK_PAGE},
     wake::{arming::arm_for_others, call_guard::CallGuard, interest, spin},
 };
 
+mod by_carrier;
 mod peek;
 
+use by_carrier::{KernelRead, kernel_read};
 pub(crate) use peek::{consume_before, headers, next_payload, payload_ahead};
 use peek::{onlooker, peek_behind_carrier, peek_behind_ring, peek_ring};
 
@@ -302,7 +304,8 @@ fn inside<R>(
     let result = match SinkState::load(&row.sink.words, link, index) {
         Ok(mut state) => {
             let half = link.half(index);
-            let (lane, followed) = (state.lane, state.followed);
+            let (lane, mut followed) = (state.lane, state.followed);
+            let was_awaited = token::is_awaited(row);
             let (read, (_, before)) = (state.carrier_read, state.rx.cursors());
             if taken_over {
                 // It may have freed room without waking the sender that waits for it.
@@ -315,6 +318,9 @@ fn inside<R>(
             takeover::handed(&row.sink.words);
             if state.carrier_read != read {
                 half.count_read(state.carrier_read);
+            }
+            if was_awaited && !token::is_awaited(row) {
+                followed = followed.wrapping_add(2); // the token's section, which says nothing
             }
             if state.followed != followed {
                 count_switches(conn, lane, state.followed.wrapping_sub(followed));
@@ -377,6 +383,9 @@ fn attempt(
     if conn.row().is_some_and(|row| RowExchange(row).has_pending()) {
         send::answer(conn);
     }
+    if conn.row().is_some_and(token::is_missing) {
+        token::speak(conn);
+    }
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {
         conn.calls[Half::Receive as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -387,22 +396,32 @@ fn attempt(
 /// ring: the library has seen enough calls, no thread reads a candidate inside the kernel, and the
 /// program asks only the library for readiness, if it asks at all.
 pub(crate) fn declare_trust(conn: &Conn, fd: c_int, sink: &mut SinkState, half: ShmHalf<'_>) {
-    if half.trust() != Trust::No {
+    if half.trust().is_of_payload() {
         return;
     }
     let calls = Half::Receive as usize;
     let tunables = process::tunables();
-    let earned = conn.calls[calls].load(Ordering::Relaxed) >= tunables.promote_calls()
-        || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes();
-    if earned
+    let is_blocking = !fd::is_nonblocking(fd);
+    let earned = (conn.calls[calls].load(Ordering::Relaxed) >= tunables.promote_calls()
+        || conn.bytes[calls].load(Ordering::Relaxed) >= tunables.promote_bytes())
+        && (conn.has(Waiters::Seen) || is_blocking);
+    // Tokens come in both directions, also where the program uses one (L13).
+    let takes_token = !earned
+        && half.trust() == Trust::No
+        && conn.row().is_some_and(token::is_missing)
+        && (!is_blocking || do_sleepers_arm(conn));
+    if (earned || takes_token)
         && conn.raw[calls].load(Ordering::SeqCst) == 0
         && !conn.has(Limits::Fallback.with(Holders::ForkedDuringCall))
         && proof::may_trust(conn)
-        && (conn.has(Waiters::Seen) || !fd::is_nonblocking(fd))
         && sink.begin_counting(fd)
     {
         half.count_read(sink.carrier_read);
-        half.declare(if do_sleepers_arm(conn) { Trust::ReadsAndArms } else { Trust::Reads });
+        half.declare(match do_sleepers_arm(conn) {
+            _ if takes_token => Trust::TakesTokens,
+            true => Trust::ReadsAndArms,
+            false => Trust::Reads,
+        });
     }
 }
 
@@ -440,7 +459,7 @@ fn step(
     let mut total = 0;
     for _ in 0..SWITCHES_PER_CALL {
         if sink.lane == Lane::Kernel {
-            match kernel_read(conn, sink, half, buffers, wish).map_err(broken)? {
+            match kernel_read(conn, sink, row, half, buffers, wish).map_err(broken)? {
                 KernelRead::Switched => continue,
                 KernelRead::Got(0) => {
                     let is_cut = total == 0 && is_end_without_fin(conn, sink);
@@ -562,107 +581,6 @@ fn report_reset(conn: &Conn) -> Result<usize, Errno> {
     }
     conn.set(Limits::ResetReported | Limits::PeerGone);
     Err(Errno::ECONNRESET)
-}
-
-enum KernelRead {
-    Got(usize),
-    Switched,
-    Failed(Errno),
-}
-
-/// Reads from the carrier while the half is on the kernel lane (L2, L3, L4, L9).
-fn kernel_read(
-    conn: &ConnGuard,
-    sink: &mut SinkState,
-    half: ShmHalf<'_>,
-    buffers: &mut Buffers,
-    wish: Wish,
-) -> Result<KernelRead, Broken> {
-    let flags = wish.flags & !libc::MSG_WAITALL;
-    half.announce_unbounded_read(true);
-    if let Some(switch) = sink.pending(half)? {
-        half.announce_unbounded_read(false);
-        let Ok(consumed) = sink.consumed(conn.fd()) else {
-            return Ok(KernelRead::Failed(Errno::EAGAIN));
-        };
-        let before = switch.carrier.wrapping_sub(consumed);
-        if before == 0 || before > i64::MAX as u64 {
-            sink.carrier_read = consumed;
-            sink.follow(half, Lane::Sdp);
-            return Ok(KernelRead::Switched);
-        }
-        let cap = usize::try_from(before).unwrap_or(usize::MAX);
-        return Ok(match carrier::receive(conn.fd(), buffers, cap, flags) {
-            Ok(n) => {
-                took(sink, n, wish);
-                take(buffers, n, wish);
-                KernelRead::Got(n)
-            }
-            Err(e) => KernelRead::Failed(e),
-        });
-    }
-    let result = carrier::receive(conn.fd(), buffers, usize::MAX, flags);
-    if let Ok(n) = result {
-        took(sink, n, wish);
-    }
-    let switch = match sink.pending(half) {
-        Ok(switch) => switch,
-        Err(broken) => {
-            half.announce_unbounded_read(false);
-            return Err(broken);
-        }
-    };
-    let done = match (result, switch) {
-        (Ok(0), Some(_)) => KernelRead::Switched, // L9: not the end, there is a switch before it
-        (Ok(n), Some(switch)) => {
-            // L4: wake bytes lie behind the switch; cut them from the end of the bytes read.
-            match sink.consumed(conn.fd()) {
-                Ok(consumed) => {
-                    let read_to = if wish.peeks() { consumed + n as u64 } else { consumed };
-                    let behind = read_to.wrapping_sub(switch.carrier);
-                    let behind = if behind > i64::MAX as u64 { 0 } else { behind.min(n as u64) };
-                    if read_to >= switch.carrier && !wish.peeks() {
-                        sink.carrier_read = read_to;
-                        sink.follow(half, Lane::Sdp);
-                    }
-                    let n = n - behind as usize;
-                    take(buffers, n, wish);
-                    if n == 0 && !wish.peeks() {
-                        KernelRead::Switched
-                    } else if n == 0 {
-                        KernelRead::Failed(Errno::EAGAIN)
-                    } else {
-                        KernelRead::Got(n)
-                    }
-                }
-                Err(_) => {
-                    take(buffers, n, wish);
-                    KernelRead::Got(n)
-                }
-            }
-        }
-        (Ok(n), None) => {
-            take(buffers, n, wish);
-            KernelRead::Got(n)
-        }
-        (Err(Errno::EAGAIN), Some(_)) => KernelRead::Switched,
-        (Err(e), _) => KernelRead::Failed(e),
-    };
-    half.announce_unbounded_read(false);
-    Ok(done)
-}
-
-/// Counts the bytes that a read took off the carrier.
-fn took(sink: &mut SinkState, n: usize, wish: Wish) {
-    if !wish.peeks() {
-        sink.carrier_read = sink.carrier_read.wrapping_add(n as u64);
-    }
-}
-
-fn take(buffers: &mut Buffers, n: usize, wish: Wish) {
-    if !wish.peeks() {
-        buffers.advance(n);
-    }
 }
 
 /// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
@@ -866,7 +784,12 @@ pub(crate) fn ring_has_news(sink: &SinkState, half: ShmHalf<'_>) -> bool {
 
 /// Follows the log as far as that is possible without delivering bytes; how many ring bytes (headers
 /// included) are in the way.
-pub(crate) fn follow_pending(fd: c_int, sink: &mut SinkState, half: ShmHalf<'_>) -> u64 {
+pub(crate) fn follow_pending(
+    conn: &Conn,
+    fd: c_int,
+    sink: &mut SinkState,
+    half: ShmHalf<'_>,
+) -> u64 {
     for _ in 0..PENDING_MAX {
         let Ok(Some(switch)) = sink.pending(half) else { break };
         match switch.to {
@@ -876,6 +799,12 @@ pub(crate) fn follow_pending(fd: c_int, sink: &mut SinkState, half: ShmHalf<'_>)
                     break; // carrier bytes come first, then the ring
                 }
                 sink.carrier_read = consumed;
+                if let Some(row) = conn.row().filter(|row| token::is_awaited(row)) {
+                    if !matches!(token::take(conn, fd, sink, row, half), Ok(true)) {
+                        break;
+                    }
+                    continue;
+                }
                 sink.follow(half, Lane::Sdp);
             }
             Lane::Kernel => {

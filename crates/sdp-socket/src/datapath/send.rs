@@ -37,7 +37,9 @@ use crate::{
         lane::{self, Broken, Lane, SourceState},
         proof,
         reset::reset,
-        reset_note, takeover, wait,
+        reset_note, takeover,
+        token::{self, Sent},
+        wait,
     },
     process,
     wake::{call_guard::CallGuard, doorbell, spin},
@@ -226,7 +228,7 @@ fn inside<R>(
     let half = link.half(index);
     let _section = section::Guard::enter();
     let taken_over = half_lock::enter(conn, &row.source.lock)?;
-    if taken_over && takeover::source_of(conn, row, link, index).is_err() {
+    if taken_over && (token::is_owed(row) || takeover::source_of(conn, row, link, index).is_err()) {
         lock::unlock(&row.source.lock);
         reset(conn);
         return Err(Errno::ECONNRESET);
@@ -298,6 +300,11 @@ fn attempt(
     let mut first_on_lane = false;
     loop {
         if source.lane == Lane::Kernel {
+            if token::is_missing(row)
+                && let Some(ended) = exchange_tokens(conn, source, row, link, half)
+            {
+                return wait_with(buffers, ended); // at an error the guard gives the turn back
+            }
             if may_promote(conn, source, link, half, flags)
                 && enter_sdp(conn, source, half).is_some()
             {
@@ -373,9 +380,26 @@ fn attempt(
     }
 }
 
+/// L13, before payload goes by the carrier. `None`: it may.
+#[cold]
+fn exchange_tokens(
+    conn: &ConnGuard,
+    source: &mut SourceState,
+    row: &Row,
+    link: ShmLink,
+    half: ShmHalf<'_>,
+) -> Option<Attempt> {
+    token::look(conn, row);
+    match token::send(conn, source, row, link, half, false) {
+        Sent::Whatever => None,
+        Sent::Full => Some(Attempt::CarrierFull),
+        Sent::Failed(error) => Some(Attempt::Failed(error)),
+    }
+}
+
 /// Whether the consumer of what this end sends is ready for the SDP lane.
 pub(crate) fn is_trusted(conn: &Conn) -> bool {
-    conn.link().is_some_and(|link| link.half(conn.half_index(Half::Send)).trust() != Trust::No)
+    conn.link().is_some_and(|link| link.half(conn.half_index(Half::Send)).trust().is_of_payload())
 }
 
 /// L1: whether the half may move to the SDP lane now.
@@ -396,6 +420,18 @@ fn may_promote(
 
 /// L1 without what the half must have earned.
 fn may_enter(conn: &ConnGuard, source: &SourceState, link: ShmLink, half: ShmHalf<'_>) -> bool {
+    !conn.row().is_none_or(token::is_missing)
+        && half.trust().is_of_payload()
+        && may_switch(conn, source, link, half)
+}
+
+/// The same without the tokens (L13).
+pub(super) fn may_switch(
+    conn: &ConnGuard,
+    source: &SourceState,
+    link: ShmLink,
+    half: ShmHalf<'_>,
+) -> bool {
     !conn.has((Limits::Fallback | Limits::PeerGone).with(Holders::ForkedDuringCall))
         && half.trust() != Trust::No
         && half.followed() == source.switches
@@ -505,7 +541,7 @@ fn kernel_send(
         return Some(Attempt::Done);
     }
     // Before the first switch the consumer is about to make it possible: look after each piece.
-    let is_first_section = source.switches == 0;
+    let is_first_section = source.switches == 0 || conn.is_across() && source.switches == 2;
     let cap = if is_first_section { FIRST_PIECE } else { usize::MAX };
     loop {
         let is_wanted = proof::is_wanted(conn);

@@ -436,7 +436,7 @@ pub(crate) fn finish_stream(conn: &Conn, fd: c_int) -> bool {
         if is_ours {
             // A switch that no call has followed yet: the bytes behind it are the program's, or
             // wake bytes.
-            receive::follow_pending(fd, sink, half);
+            receive::follow_pending(conn, fd, sink, half);
         }
         let is_pending = sink.pending(half).is_ok_and(|switch| switch.is_some());
         let is_queued = || is_ours && carrier::queued(fd).is_ok_and(|n| n > 0);

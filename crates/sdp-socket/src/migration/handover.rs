@@ -47,6 +47,7 @@ use crate::{
         lane::{Lane, SinkState, Switch},
         leave, receive,
         reset::reset,
+        token,
     },
     hosts::{self, Handed},
     migration::{
@@ -308,7 +309,11 @@ fn relay(conn: &Conn, fd: c_int, room: usize) -> bool {
 /// all that is unread takes the place of the image's number. The others read on as if there were no
 /// image.
 fn give_copy(conn: &Conn, fd: c_int, number: c_int) -> bool {
-    let copied = leave::inbound(conn, fd, |sink, _, half| copy_out(fd, sink, half));
+    let copied = leave::inbound(conn, fd, |sink, row, half| {
+        // Nothing of a ring is a program's before the token was right (L13).
+        let is_pending = !matches!(sink.pending(half), Ok(None));
+        if is_pending && token::is_awaited(row) { None } else { copy_out(fd, sink, half) }
+    });
     match copied {
         Ok(Some(copy)) => relay::give_copy(conn, fd, number, &copy, ends_in_reset(conn, fd)),
         _ => false,
@@ -423,7 +428,7 @@ fn hand_over(
     half: ShmHalf<'_>,
 ) -> Outcome {
     let end = monotonic_ns() + PATIENCE_NS;
-    receive::follow_pending(fd, sink, half);
+    receive::follow_pending(conn, fd, sink, half);
     let switch = match sink.pending(half) {
         Ok(None) if sink.lane == Lane::Kernel => return Outcome::Done,
         Ok(Some(switch)) => switch,
@@ -547,6 +552,12 @@ fn take_out(
                     return true;
                 }
                 sink.carrier_read = upto;
+                if token::is_awaited(row) {
+                    if !matches!(token::take(conn, fd, sink, row, half), Ok(true)) {
+                        return false;
+                    }
+                    continue;
+                }
                 sink.follow(half, Lane::Sdp);
             }
             (Lane::Sdp, Some(switch)) => {

@@ -37,7 +37,7 @@ use crate::{
     },
     datapath::{
         lane::{SinkState, SourceState},
-        proof, receive,
+        proof, receive, token,
     },
     migration::{
         across, arrived, holders, pause,
@@ -488,7 +488,7 @@ fn judge(hello: &PeerHello) -> Result<u64, Refusal> {
 /// Takes the attachment of the meeting. Under the meeting's lock.
 fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     let Some(row) = conn.row() else { return refuse(attachment) };
-    let terms = attachment.terms;
+    let (terms, tokens) = (attachment.terms, attachment.tokens);
     let (base, ring_bytes) = (attachment.segment.base(), attachment.segment.ring_bytes());
     if !is_ring_size(ring_bytes) {
         return refuse(attachment);
@@ -516,6 +516,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     strangers::note_peer(conn, stranger);
     // Not whether there is a doorbell by now: it may have been made since.
     prepare(conn, row, segment, terms, pid, gave_doorbell);
+    token::begin(row, tokens);
     if conn.has(Waiters::PeerHasDoorbell)
         && stranger.is_none()
         && pid > 0
@@ -537,6 +538,7 @@ fn attach_again(conn: &Conn, fd: i32, tuple: &Tuple, offer: Offer) {
     let Some(row) = conn.row() else { return segment.end(usize::from(side)).disown() };
     strangers::note_peer(conn, None);
     prepare(conn, row, segment, kept.terms, kept.pid, true);
+    token::begin(row, None);
     install(conn, fd, segment, side, Some((kept.peer, offer.slot)));
 }
 

@@ -225,7 +225,7 @@ fn verify_sink(
     sink: &mut SinkState,
     half: ShmHalf<'_>,
 ) -> Result<(bool, bool), Errno> {
-    receive::follow_pending(fd, sink, half);
+    receive::follow_pending(conn, fd, sink, half);
     if sink.lane == Lane::Sdp {
         consume_wake_bytes(conn, fd, sink, half);
     }

@@ -10,7 +10,10 @@ use crate::{
         ConnGuard, carrier,
         iovec::{Buffers, Landing},
     },
-    datapath::lane::{Broken, Lane, SinkState, Switch},
+    datapath::{
+        lane::{Broken, Lane, SinkState, Switch},
+        token,
+    },
     wake::arming,
 };
 
@@ -44,6 +47,9 @@ pub(super) fn peek_behind_carrier(
     seen: usize,
     wish: Wish,
 ) -> Result<usize, Broken> {
+    if conn.row().is_some_and(token::is_awaited) {
+        return Ok(0);
+    }
     let Some(switch) = sink.pending(half)? else { return Ok(0) };
     let Ok(consumed) = sink.consumed(conn.fd()) else { return Ok(0) };
     if buffers.left() <= seen || consumed.wrapping_add(seen as u64) != switch.carrier {
