@@ -41,6 +41,12 @@ pub trait Carrier {
     /// The kernel's.
     fn unsent(&mut self) -> Result<usize, CarrierError>;
 
+    /// How many bytes the peer's kernel has allowed this end to send so far: its program reads while that
+    /// grows. 0: not known.
+    fn allowed(&self) -> u64 {
+        0
+    }
+
     /// A message was posted to the queue pair, or taken off it: for who traces data.
     fn trace(&self, _is_sent: bool, _header: &Header) {}
 }

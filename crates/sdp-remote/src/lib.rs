@@ -51,7 +51,7 @@ pub use carrier::{Carrier, CarrierError, PayloadCarrier};
 pub use host::{Event, Host};
 pub use inbound::{Inbound, InboundCounts, Readable, ReceiveContext, RecvError};
 pub use meeting::{Agreement, Meeting, MeetingError, Role};
-pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait, Writable};
+pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait};
 pub use ring::copy_ring;
 pub use sdp_guard::identity::{Carrier as Identity, Prefix};
 pub use sdp_guard::parting::{Carried, Speech};

@@ -22,10 +22,12 @@ mod carrier;
 mod credit_wait;
 mod due;
 mod quiet;
+mod spill;
 mod steady;
 mod watch;
 
 use credit_wait::CreditWait;
+use spill::Spill;
 
 /// Messages with payload that can be posted and not acknowledged.
 pub const KEPT_MAX: usize = 32;
@@ -91,15 +93,6 @@ pub enum SendError {
     Carrier(i32),
     /// The peer broke a rule: reset the connection.
     Broken(Reason),
-}
-
-/// Whether a sender would get something away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writable {
-    /// At once, by the queue pair.
-    Yes,
-    /// As soon as the carrier is writable (`POLLOUT`).
-    AsCarrier,
 }
 
 /// How far the meeting is, for this half.
@@ -186,6 +179,7 @@ pub struct Outbound {
     is_inviting: bool,
     is_invite_sent: bool,
     wait: CreditWait,
+    spill: Spill,
     /// Messages posted since one asked for a completion, and the oldest that has asked: its number and time.
     silent: u32,
     signalled: Option<(u32, u64)>,
@@ -251,6 +245,7 @@ impl Outbound {
             is_inviting: false,
             is_invite_sent: false,
             wait: CreditWait::new(),
+            spill: Spill::none(),
             silent: 0,
             signalled: None,
             last_signalled: 0,
@@ -280,6 +275,7 @@ impl Outbound {
         self.silence.end();
         (self.is_inviting, self.is_invite_sent) = (false, false);
         (self.wait, self.silent, self.signalled) = (CreditWait::new(), 0, None);
+        self.spill = Spill::none();
         (self.learnt, self.lates) = (0, 0);
         (self.last_signalled, self.last) = (0, 0);
     }
@@ -462,7 +458,8 @@ impl Outbound {
             // The queue pair died, or there was no credit for too long.
             self.flush_to_carrier(io)?;
         }
-        self.send_by_carrier(io, payload, from, usize::MAX)
+        let most = self.spill_room(io)?;
+        self.send_by_carrier(io, payload, from, most)
     }
 
     /// Gives the kernel at most `most` bytes of `payload` from byte `from` on, and the end of a record behind them if it
@@ -481,6 +478,7 @@ impl Outbound {
         let sent = io.carrier.send_payload(payload, from, most).map_err(carrier_error)?.min(left);
         self.is_clean = sent == left;
         self.producer.wrote(sent as u32);
+        self.spill.took(sent);
         Ok(sent)
     }
 
@@ -570,30 +568,6 @@ impl Outbound {
             self.link_died(shared);
         }
         is_silent
-    }
-
-    /// Whether [`Outbound::send`] would take at least one byte now. First writes messages that are
-    /// due.
-    ///
-    /// # Errors
-    /// The event to wait for, as [`Outbound::send`].
-    pub fn is_writable<T: SendQueue, C: Carrier>(
-        &mut self,
-        io: &mut SendContext<'_, T, C>,
-    ) -> Result<Writable, SendError> {
-        self.catch_up(io)?;
-        self.flush_to_carrier(io)?;
-        if self.producer.lane() == Lane::Sdp {
-            if self.room(io) != 0 {
-                return Ok(Writable::Yes);
-            }
-            self.starve(io)?;
-            self.flush_to_carrier(io)?;
-        }
-        match self.producer.may_write() {
-            Ok(()) => Ok(Writable::AsCarrier),
-            Err(_) => Err(SendError::Wait(Wait::Return)),
-        }
     }
 
     /// Bytes of the program that are not acknowledged and not in the kernel: with them and the kernel's own number,
@@ -731,6 +705,7 @@ impl Outbound {
                 io.carrier.trace(true, &outgoing.message().header);
                 after.posted_control(outgoing.message().header.mseq);
                 self.producer = after;
+                self.spill = Spill::none();
                 self.counts.switches += 1;
             }
             Err(PostError::Failed(_)) => self.link_died(io.shared),

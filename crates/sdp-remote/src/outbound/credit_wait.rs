@@ -12,25 +12,32 @@ const SHORTEST_NS: u64 = 1_000_000;
 pub(super) struct CreditWait {
     /// When it began, in nanoseconds.
     since: Option<u64>,
-    /// The peer's last words about credit and room then.
-    told: (u64, u32),
+    /// The peer's last words about credit and room then, and what the carrier allows.
+    told: (u64, u32, u64),
     /// Messages that this end's program had read then.
     read: u32,
     /// How long one is: longer behind one that was worth it, shorter behind one in vain.
     longest_ns: u64,
 }
 
-/// What the other end has told of room, and messages that came: those unread, and how many were read.
-pub(super) type Heard = ((u64, u32), (u32, u32));
+/// What the other end has told of room, with what the carrier allows: a reader may have megabytes to
+/// read there before it comes to the ring. And messages that came: those unread, and how many were
+/// read.
+pub(super) type Heard = ((u64, u32, u64), (u32, u32));
 
 impl CreditWait {
     pub(super) const fn new() -> Self {
-        Self { since: None, told: (0, 0), read: 0, longest_ns: LONGEST_NS }
+        Self { since: None, told: (0, 0, 0), read: 0, longest_ns: LONGEST_NS }
     }
 
     /// Nobody waits any more.
     pub(super) const fn stop(&mut self) {
         self.since = None;
+    }
+
+    /// Whether a sender waits.
+    pub(super) const fn is_begun(&self) -> bool {
+        self.since.is_some()
     }
 
     /// There was room.
@@ -71,7 +78,7 @@ impl CreditWait {
 mod tests {
     use super::*;
 
-    const NOTHING: Heard = ((0, 0), (0, 0));
+    const NOTHING: Heard = ((0, 0, 0), (0, 0));
 
     #[test]
     fn a_wait_in_vain_makes_the_next_ones_shorter_and_one_that_is_worth_it_longer() {
@@ -82,17 +89,17 @@ mod tests {
             wait.give_up();
         }
         assert_eq!(wait.until(NOTHING, 5), Some(5 + SHORTEST_NS));
-        assert_eq!(wait.until(((1, 0), (0, 0)), 7), Some(7 + 2 * SHORTEST_NS));
+        assert_eq!(wait.until(((1, 0, 0), (0, 0)), 7), Some(7 + 2 * SHORTEST_NS));
         wait.end();
-        assert_eq!(wait.until(((1, 0), (0, 0)), 9), Some(9 + 4 * SHORTEST_NS));
+        assert_eq!(wait.until(((1, 0, 9), (0, 0)), 9), Some(9 + 4 * SHORTEST_NS));
     }
 
     #[test]
     fn an_end_that_does_not_read_waits_for_a_moment() {
         let mut wait = CreditWait::new();
-        assert_eq!(wait.until(((0, 0), (3, 8)), 5), Some(5 + SHORTEST_NS));
-        assert_eq!(wait.until(((0, 0), (2, 9)), 6), Some(5 + LONGEST_NS));
-        assert_eq!(wait.ends_at(((0, 0), (2, 8))), Some(5 + SHORTEST_NS));
+        assert_eq!(wait.until(((0, 0, 0), (3, 8)), 5), Some(5 + SHORTEST_NS));
+        assert_eq!(wait.until(((0, 0, 0), (2, 9)), 6), Some(5 + LONGEST_NS));
+        assert_eq!(wait.ends_at(((0, 0, 0), (2, 8))), Some(5 + SHORTEST_NS));
         wait.stop();
         assert_eq!(wait.ends_at(NOTHING), None);
     }

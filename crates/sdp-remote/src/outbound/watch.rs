@@ -1,5 +1,5 @@
 //! The sending half's knowledge of its posted messages: completions, and probes behind messages
-//! that ask for none.
+//! that ask for none. And its waits for credit.
 
 use sdp_guard::producer::{Lane, Link};
 use sdp_rdma::{
@@ -16,7 +16,7 @@ const PROBE: WorkId = WorkId(1 << 40);
 
 impl Outbound {
     /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
-    pub(super) fn starve<T: SendQueue, C>(
+    pub(super) fn starve<T: SendQueue, C: Carrier>(
         &mut self,
         io: &SendContext<'_, T, C>,
     ) -> Result<(), SendError> {
@@ -25,34 +25,74 @@ impl Outbound {
         }
         self.wait.give_up();
         self.counts.spills += 1;
+        self.spill.allow();
         self.resume();
         Ok(())
     }
 
+    /// Whether the half is on the kernel lane for lack of room alone, and what it may send is used up.
+    pub(super) fn is_spill_used_up(&self, shared: &Shared) -> bool {
+        self.spill.left() == Some(0)
+            && self.producer.lane() == Lane::Kernel
+            && !self.is_kept_off
+            && self.is_up(shared)
+            && shared.is_invited()
+            && !self.may_switch(shared)
+    }
+
+    /// How many bytes may go by the carrier now.
+    pub(super) fn spill_room<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &SendContext<'_, T, C>,
+    ) -> Result<usize, SendError> {
+        if self.is_spill_used_up(io.shared) {
+            if let Some(until) = self.waits_until(io) {
+                return Err(SendError::Wait(Wait::Credit { until }));
+            }
+            self.wait.give_up();
+            self.spill.allow();
+        }
+        // Where no wait is due although all is used up, the half is not on the kernel lane for that.
+        let left = self.spill.left().filter(|left| *left != 0);
+        Ok(left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX)))
+    }
+
     /// Until when a sender without credit waits for it; `None`: no longer.
-    fn waits_until<T: SendQueue, C>(&mut self, io: &SendContext<'_, T, C>) -> Option<u64> {
+    pub(super) fn waits_until<T: SendQueue, C: Carrier>(
+        &mut self,
+        io: &SendContext<'_, T, C>,
+    ) -> Option<u64> {
         let heard = self.heard(io);
         self.wait.until(heard, io.now)
     }
 
-    fn heard<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Heard {
+    fn heard<T: SendQueue, C: Carrier>(&self, io: &SendContext<'_, T, C>) -> Heard {
         let (progress, came) =
             io.tx.as_deref().map_or((0, (0, 0)), |tx| (tx.progress(), tx.unread()));
-        ((self.learnt, progress), came)
+        ((self.learnt, progress, io.carrier.allowed()), came)
     }
 
     /// When a sender that waits for credit is to be told that it waits no longer, if that is to come.
-    pub(super) fn starves_until<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Option<u64> {
-        let until = self.wait.ends_at(self.heard(io))?;
-        Some(until).filter(|until| self.producer.lane() == Lane::Sdp && io.now < *until)
+    pub(super) fn starves_until<T: SendQueue, C: Carrier>(
+        &self,
+        io: &SendContext<'_, T, C>,
+    ) -> Option<u64> {
+        let waits = self.producer.lane() == Lane::Sdp || self.is_spill_used_up(io.shared);
+        if !waits || !self.wait.is_begun() {
+            return None;
+        }
+        self.wait.ends_at(self.heard(io)).filter(|until| io.now < *until)
     }
 
     /// Whether a sender that was told [`Wait::Credit`] is to call [`Outbound::send`] again: there is room for a
     /// longest message by the queue pair, or its bytes go by the carrier, or it gets an error. Writes nothing to
     /// the carrier.
     pub fn may_go_on<T: SendQueue, C: Carrier>(&mut self, io: &mut SendContext<'_, T, C>) -> bool {
-        if self.catch_up(io).is_err() || self.producer.lane() != Lane::Sdp {
+        if self.catch_up(io).is_err() {
             return true;
+        }
+        if self.producer.lane() != Lane::Sdp {
+            return !self.is_spill_used_up(io.shared) || self.waits_until(io).is_none();
         }
         let Some(tx) = io.tx.as_deref() else { return true };
         let longest = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);

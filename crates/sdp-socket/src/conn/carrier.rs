@@ -35,6 +35,7 @@ const INFO_NOTSENT_BYTES: usize = 144;
 const INFO_MIN_RTT: usize = 148;
 const INFO_BYTES_SENT: usize = 200;
 const INFO_BYTES_RETRANS: usize = 208;
+const INFO_SND_WND: usize = 228;
 /// Elements of one system call; longer vectors take several.
 const IOV: usize = 64;
 /// Repetitions until `bytes_received` must have been stable once.
@@ -125,6 +126,13 @@ pub(crate) fn moved(fd: c_int) -> Result<Moved, Errno> {
         received: info.u64(INFO_BYTES_RECEIVED),
         round_trip_us: info.u32(INFO_MIN_RTT),
     })
+}
+
+/// How many bytes the peer has allowed this end to send so far: it allows more when its program reads.
+/// 0: not known.
+pub(crate) fn allowed(fd: c_int) -> u64 {
+    let of = |info: Info| info.u64(INFO_BYTES_ACKED) + u64::from(info.u32(INFO_SND_WND));
+    Info::get(fd).map_or(0, of)
 }
 
 /// Bytes waiting in the receive queue.

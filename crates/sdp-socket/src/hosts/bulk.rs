@@ -25,7 +25,7 @@ const PIECE: usize = 64 * 1024;
 const FIRST_BYTES: u64 = 1 << 20;
 /// All waits of a connection take so long at most, or so many round trips, or as often the time in
 /// which this process has opened its device: the other end may be at the same. A meeting takes some
-/// six round trips.
+/// six round trips. For each connection that waits: they meet one after the other.
 const LONGEST_NS: u64 = 3_000_000;
 const ROUND_TRIPS: u64 = 20;
 const OPENINGS: u64 = 2;
@@ -46,6 +46,8 @@ const BACKOFF_MOST: u32 = 10;
 /// Waits in a row that were for nothing, and those that were wished for meanwhile.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 static WISHED: AtomicU32 = AtomicU32::new(0);
+/// Threads that wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
 /// When a sender that does not block may wait again, in nanoseconds.
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -90,6 +92,11 @@ fn is_ready(conn: &Conn, pair: &Pair) -> bool {
     pair.sending(conn, may_go) == Some(true)
 }
 
+/// In a fork child: threads of the parent wait there.
+pub(super) fn forget() {
+    WAITING.store(0, Ordering::Relaxed);
+}
+
 #[cold]
 fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
     let paused = u64::from(conn.paused_ns.load(Ordering::Relaxed));
@@ -102,7 +109,11 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
     let may_take_long = blocks || begun >= NEXT_NS.load(Ordering::Relaxed);
     let most = || match may_take_long {
         true if device::is_opening() || blocks && pair.shared.has_link() => ANSWERED_NS,
-        true => round_trips.max(OPENINGS * device::opening_ns()).clamp(LONGEST_NS, ANSWERED_NS),
+        true => {
+            let one = round_trips.max(OPENINGS * device::opening_ns()).max(LONGEST_NS);
+            let all = one.saturating_mul(WAITING.load(Ordering::Relaxed).into());
+            all.clamp(LONGEST_NS, ANSWERED_NS)
+        }
         false => SHORTEST_NS,
     };
     let in_vain = IN_VAIN.load(Ordering::Relaxed);
@@ -114,6 +125,7 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
     }
     let passed = || monotonic_ns().saturating_sub(begun);
     let mut has_come = false;
+    WAITING.fetch_add(1, Ordering::Relaxed);
     while paused + passed() < most() && is_under_way(pair) {
         device::progress();
         look_around(conn);
@@ -125,6 +137,7 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
             break;
         }
     }
+    WAITING.fetch_sub(1, Ordering::Relaxed);
     let passed = passed();
     let all = u32::try_from(paused + passed).unwrap_or(u32::MAX);
     conn.paused_ns.store(all, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use sdp_remote::{Carrier, CarrierError, PayloadCarrier};
 use sdp_sys::{errno::Errno, fd, kernel, sys};
 
 use crate::conn::{
-    Conn, carrier,
+    self, Conn, carrier,
     iovec::{Buffers, Payload},
     publish,
 };
@@ -45,6 +45,11 @@ impl<'a> Socket<'a> {
 }
 
 impl Carrier for Socket<'_> {
+    fn allowed(&self) -> u64 {
+        // Also where the kernel is not asked for bytes.
+        conn::number_of(self.conn).map_or(0, carrier::allowed)
+    }
+
     #[inline]
     fn trace(&self, is_sent: bool, header: &Header) {
         publish::message(self.conn, is_sent, header);
