@@ -147,6 +147,24 @@ def test_busy_connections_are_not_forgotten(env):
     }, outcome.describe()
 
 
+@LANES
+def test_an_end_that_no_packet_tells(env):
+    """A firewall drops the FIN of a peer that closes or shuts down: who sleeps on its lane is told by that. What a wait says a
+    receive call finds, also where the peer has left its lanes since."""
+    ways = ["close", "shutdown", "leave"]
+    program = [sys.executable, PROGRAMS / "spends.py", "silent_end", *ways]
+    words = "ip link set lo up && nft list ruleset >&2 || exit 77; exec \"$@\""
+    outcome = run(["unshare", "--net", "sh", "-c", words, "sh", *program], env=env, limit_s=60)
+    if outcome.code == 77 or "unshare:" in outcome.err:
+        pytest.skip("needs network namespaces and nft")
+    assert outcome.code == 0, outcome.describe()
+    waits = [f"{way} {how}" for way in ways for how in ("recv", "poll", "select", "level", "edge")]
+    # The last wait but those for an edge finds the end once more.
+    told = {wait: [True, not wait.endswith("edge"), True, True, True] for wait in waits}
+    children = {f"{wait} child": 0 for wait in waits}
+    assert outcome.seen == {**told, **children, "lanes": True}, outcome.describe()
+
+
 @pytest.mark.parametrize("who", ["self", "heir"])
 @LANES
 def test_own_probes_stay_as_they_were_set(who, env):

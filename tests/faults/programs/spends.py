@@ -8,6 +8,8 @@ import select
 import signal
 import socket
 import struct
+import subprocess
+import threading
 import time
 
 import ends
@@ -247,6 +249,77 @@ def forgotten():
         sock.shutdown(socket.SHUT_WR)
     seen["end"] = [outcome(sock.recv, 1) == b"" for sock in (ends_it, leaves)]
     return {**seen, "children": [ends.reap(child) for child in (one, two)]}
+
+
+DROPPED = "table inet s { chain o { type filter hook output priority 0; tcp flags & (fin|rst) != 0 drop; }; }"
+
+
+def wait_for(sock, how):
+    """A wait for the end of the stream, which no packet tells; and how often what it waits for holds then."""
+    if how == "recv":
+        return [outcome(sock.recv, 1) == b""] * 2
+    if how == "poll":
+        polled = select.poll()
+        polled.register(sock, select.POLLIN)
+        return [bool(polled.poll(1000 * ends.PATIENCE_S)), bool(polled.poll(0))]
+    if how == "select":
+        return [bool(select.select([sock], [], [], ends.PATIENCE_S)[0]), bool(select.select([sock], [], [], 0)[0])]
+    held = select.epoll()
+    held.register(sock, select.EPOLLIN | (select.EPOLLET if how == "edge" else 0))
+    return [bool(held.poll(ends.PATIENCE_S)), bool(held.poll(0))]
+
+
+@scenario
+def silent_end(*ways):
+    """The network drops the FIN of a peer that closes its socket or shuts it down while this end sleeps, or leaves its lanes
+    behind that before this end looks: what the waits say, what they say after that, and after the end was read."""
+    seen = {}
+    for way in ways:
+        for how in ("recv", "poll", "select", "level", "edge"):
+            hear, tell = os.pipe()
+            done, do = os.pipe()
+
+            def body(sock, hear=hear, tell=tell, do=do, way=way):
+                os.close(tell)
+                os.read(hear, 1)
+                if way == "close":
+                    sock.close()
+                else:
+                    sock.shutdown(socket.SHUT_WR)
+                if way == "leave":  # its lanes, for good
+                    sock.setblocking(False)
+                    outcome(os.splice, sock.fileno(), os.pipe()[1], 1)
+                os.write(do, b"d")
+                os.read(hear, 1)
+
+            sock, child = pair(body)
+            os.close(hear)
+            os.close(do)
+            if not seen:
+                subprocess.run(["nft", "-f", "-"], input=DROPPED.encode(), check=True)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(ends.PATIENCE_S), 0))
+            main_thread = threading.get_native_id()
+
+            def say(tell=tell, thread=main_thread):
+                ends.until_asleep(os.getpid(), thread)
+                os.write(tell, b"x")
+
+            sayer = threading.Thread(target=say)
+            if way == "leave":
+                os.write(tell, b"x")
+                os.read(done, 1)
+            else:
+                sayer.start()
+            told = wait_for(sock, how)
+            if way != "leave":
+                sayer.join()
+            got = [outcome(sock.recv, 1) == b"" for _ in range(2)]
+            still = select.select([sock], [], [], 0)[0] == [sock]
+            seen[f"{way} {how}"] = [*told, *got, still]
+            os.close(tell)
+            os.close(done)
+            seen[f"{way} {how} child"] = ends.reap(child)
+    return {**seen, "lanes": ends.is_attached()}
 
 
 PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE)] + [

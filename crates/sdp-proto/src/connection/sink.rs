@@ -295,6 +295,12 @@ impl Sink {
         self.gates & ENDED != 0
     }
 
+    /// [`Self::has_ended`] of a state whose word [`Self::BITS`] this is; unchecked, for a glance.
+    #[inline]
+    pub const fn is_end_in(word: u64) -> bool {
+        bits::gates(word) & ENDED != 0
+    }
+
     /// Continues after the death of a holder: `last_mseq` is the last message whose payload was
     /// given to the program, `position` counts the bytes up to there.
     pub const fn recover_at(&mut self, last_mseq: u32, position: u64) {

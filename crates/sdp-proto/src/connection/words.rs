@@ -101,7 +101,11 @@ pub(crate) mod bits {
     pub(crate) fn read(bits: u64) -> Option<(Credits, Mode, u8)> {
         let credits = Credits::from_bits(bits & CREDITS)?;
         let mode = Mode::from_bits((bits & MODE) >> MODE_SHIFT)?;
-        Some((credits, mode, (bits >> GATES_SHIFT) as u8))
+        Some((credits, mode, gates(bits)))
+    }
+
+    pub(crate) const fn gates(bits: u64) -> u8 {
+        (bits >> GATES_SHIFT) as u8
     }
 
     /// Whether a plain message may come or go: implicit credits, a mode, none of `special`.

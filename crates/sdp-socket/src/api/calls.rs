@@ -641,10 +641,12 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     if !has_said_so {
         return Call::Pass;
     }
-    match sdp_sys::fd::shutdown(fd, how) {
+    let result = match sdp_sys::fd::shutdown(fd, how) {
         Err(Errno(libc::ENOTCONN)) => Call::Done(0),
         result => done(result),
-    }
+    };
+    lifecycle::tell_of_end(&conn);
+    result
 }
 
 /// `ioctl` (FIONREAD, FIOASYNC … on tracked descriptors). SIOCOUTQ is the kernel's: bytes in a ring, or on a queue pair,

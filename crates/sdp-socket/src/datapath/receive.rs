@@ -227,10 +227,9 @@ pub(crate) fn receive_none(conn: &ConnGuard, flags: c_int, by: Receive) -> Resul
 fn rest(conn: &ConnGuard, buffers: &mut Buffers, wish: Wish) -> usize {
     match attempt(conn, buffers, wish, Look::Ring, true) {
         Ok(n) => n,
+        Err(Errno::EAGAIN) => 0,
         Err(e) => {
-            if e != Errno::EAGAIN {
-                conn.set_pending_error(e);
-            }
+            conn.set_pending_error(e);
             0
         }
     }
@@ -484,14 +483,16 @@ fn step(
                     }
                     continue;
                 }
+                // Behind a DisConn no payload comes on either lane, though its FIN may be lost.
+                KernelRead::Failed(Errno::EAGAIN) if total > 0 || sink.engine.has_ended() => {
+                    return Ok(total);
+                }
                 KernelRead::Failed(e) => {
                     conn.note_reported(e);
                     if total == 0 {
                         return Err(e);
                     }
-                    if e != Errno::EAGAIN {
-                        conn.set_pending_error(e);
-                    }
+                    conn.set_pending_error(e);
                     return Ok(total);
                 }
             }
@@ -542,6 +543,7 @@ fn step(
                 // (SHUT_RD).
                 Ok(0) if carrier::tcp_state(conn.fd()) != carrier::TCP_CLOSE => Ok(0),
                 Ok(0) => report_reset(conn),
+                Ok(_) | Err(Errno::EAGAIN) if sink.engine.has_ended() => Ok(0),
                 Ok(_) => Err(Errno::EAGAIN),
                 Err(e) => Err(e),
             };
@@ -583,8 +585,7 @@ fn report_reset(conn: &Conn) -> Result<usize, Errno> {
     Err(Errno::ECONNRESET)
 }
 
-/// Reads messages from the ring until the buffers are full or the ring is empty (or its limit is
-/// reached).
+/// Reads messages from the ring until the buffers are full or the ring is empty, up to its limit.
 pub(super) fn ring_read(
     conn: &ConnGuard,
     sink: &mut SinkState,
@@ -707,8 +708,7 @@ enum Found {
     End,
 }
 
-/// The ring is empty: consumes wake bytes, then asks the kernel for FIN and errors (E1, E2, E3,
-/// L5).
+/// The ring is empty: consumes wake bytes, then asks the kernel for FIN and errors (E1 to E3, L5).
 fn look_at_carrier(
     conn: &ConnGuard,
     sink: &mut SinkState,
@@ -735,8 +735,8 @@ fn look_at_carrier(
     match seen {
         Ok(0) => {
             conn.set(Limits::PeerGone);
-            // E2: with bytes of ours unread, was it a close (then TCP would have reset) or a half
-            // close? One wake byte answers that: the kernel of a closed peer answers RST.
+            // E2: with bytes of ours unread, was it a close (TCP would have reset) or a half close?
+            // One wake byte answers that: the kernel of a closed peer answers RST.
             if send::probe_peer(conn) {
                 return Err(Errno::ECONNRESET);
             }

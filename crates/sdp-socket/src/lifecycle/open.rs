@@ -4,14 +4,15 @@ use core::sync::atomic::Ordering;
 
 use libc::{c_int, sockaddr, socklen_t};
 use sdp_config::{Family, Role};
-use sdp_fabric_shm::link::ResetNote;
+use sdp_fabric_shm::link::{Armed, How, ResetNote, What};
 use sdp_proto::Ack;
 use sdp_stats::Reason;
 use sdp_sys::{fd, kernel, pid, section};
 
 use crate::{
     conn::{
-        self, Conn, ConnGuard, Counted, Flags, Half, Holders, Limits, Mask, Origin, Stage,
+        self, Conn, ConnGuard, Counted, Flags, Half, Holders, Limits, Mask, Origin, Signalled,
+        Stage,
         address::{ADDRESS_MAX, interface_of, parse_address},
         carrier, options, publish, sharing,
     },
@@ -392,7 +393,7 @@ fn last_close(conn: &Conn, fd: c_int) {
     hosts::closing(conn, fd);
     let was_broken = conn.has(Limits::Hostile);
     if finish_stream(conn, fd) {
-        disconnect(conn, fd);
+        end_stream(conn, fd);
     }
     if !was_broken && conn.has(Limits::Hostile) {
         carrier::reset_on_close(fd); // found only now, when no number leads to the carrier
@@ -505,6 +506,33 @@ pub(crate) fn disconnect(conn: &Conn, fd: c_int) -> bool {
         Ok(has_sent == Some(true))
     });
     sent == Ok(true)
+}
+
+/// [`disconnect`] where the kernel is about to close the carrier: a reader that sleeps is told here, behind the FIN.
+pub(crate) fn end_stream(conn: &Conn, fd: c_int) {
+    if disconnect(conn, fd) && sleeper(conn).is_some() {
+        let _ = sdp_sys::fd::shutdown(fd, libc::SHUT_WR);
+        tell_of_end(conn);
+    }
+}
+
+/// The peer's thread or set that sleeps until the doorbell rings for bytes.
+fn sleeper(conn: &Conn) -> Option<Armed> {
+    let half = conn.link()?;
+    let half = half.half(conn.half_index(Half::Send));
+    half.armed(What::Bytes).filter(|armed| armed.how == How::Doorbell)
+}
+
+/// Behind a DisConn and the kernel's FIN: a sleeper is rung as for bytes, since the network may have dropped the FIN.
+/// Not before that, or it would find an end of which its kernel does not know yet.
+#[cold]
+pub(crate) fn tell_of_end(conn: &Conn) {
+    let (Some(link), Some(armed)) = (conn.link(), sleeper(conn)) else { return };
+    let half = link.half(conn.half_index(Half::Send));
+    half.note_signal(sdp_sys::time::ticks());
+    if conn.signal_peer() != Signalled::NoDoorbell {
+        half.disarm(What::Bytes, armed);
+    }
 }
 
 /// `close_range` around the library's hidden descriptors. `None`: the range has none of them.

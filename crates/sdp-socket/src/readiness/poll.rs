@@ -26,7 +26,7 @@ use crate::{
         table::{self, Entry},
     },
     wake::{
-        arming::{inbound, view, wait_mode},
+        arming::{View, inbound, view, wait_mode},
         call_guard::CallGuard,
         doorbell, interest, spin,
         wait_set::WaitSet,
@@ -44,9 +44,15 @@ const OVER: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 fn is_readable(conn: &Conn, half: ShmHalf<'_>) -> bool {
     let Some(view) = view(conn, half) else { return false };
     view.has_bytes()
+        || ends_in_silence(conn, &view)
         || (view.has_switch()
             // Never by the number that it was made with: that may name another socket by now.
             && conn::number_of(conn).is_some_and(|fd| verify(conn, fd).readable))
+}
+
+/// Whether the stream has ended, of which the kernel does not tell: the network has dropped the FIN.
+fn ends_in_silence(conn: &Conn, view: &View) -> bool {
+    view.has_ended && conn::number_of(conn).is_some_and(|fd| !carrier::is_over(fd))
 }
 
 /// Whether a receive call on a connection with lanes would find something, without asking the kernel where there is a ring.
@@ -136,7 +142,7 @@ pub(crate) fn look_or_arm(conn: &Conn) -> Look {
 /// As [`is_readable`], without waiting.
 fn glance(conn: &Conn, half: ShmHalf<'_>) -> Look {
     let Some(view) = view(conn, half) else { return Look::Empty };
-    if view.has_bytes() {
+    if view.has_bytes() || ends_in_silence(conn, &view) {
         return Look::Readable(cursor(conn));
     }
     match conn::number_of(conn).filter(|_| view.has_switch()).map(|fd| try_verify(conn, fd)) {
@@ -240,6 +246,7 @@ fn verify_sink(
             is_over = sink.engine.has_ended() || carrier::is_over(fd);
             is_over
         }
+        (Lane::Kernel, _) if sink.engine.has_ended() => true,
         (Lane::Kernel, Some(switch)) => {
             sink.consumed(fd).is_ok_and(|consumed| consumed < switch.carrier) && on_carrier()
         }

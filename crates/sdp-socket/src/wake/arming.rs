@@ -7,6 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use sdp_fabric_shm::link::{How, Lane, ShmHalf, ShmLink, What};
+use sdp_proto::Sink;
 
 use crate::{
     conn::{Conn, Half, Waiters},
@@ -19,6 +20,8 @@ pub(crate) struct View {
     pub(crate) switches: u32,
     pub(crate) followed: u32,
     pub(crate) on_sdp: bool,
+    /// The end of the stream has been read off the ring.
+    pub(crate) has_ended: bool,
 }
 
 /// The link, and which half of it is received.
@@ -28,15 +31,17 @@ pub(crate) fn inbound(conn: &Conn) -> Option<(ShmLink, usize)> {
 
 /// The receiving half at a glance, without its lock. A stale value only causes another look.
 pub(crate) fn view(conn: &Conn, half: ShmHalf<'_>) -> Option<View> {
-    let words = &conn.row()?.sink.words;
-    let head = words.first()?.load(Ordering::Relaxed);
-    let bits = words.get(3)?.load(Ordering::Relaxed);
+    let sink = &conn.row()?.sink.words;
+    let head = sink.first()?.load(Ordering::Relaxed);
+    let bits = sink.get(3)?.load(Ordering::Relaxed);
+    let engine = sink.get(4 + Sink::BITS)?.load(Ordering::Relaxed);
     Some(View {
         tail: half.position(What::Bytes),
         head,
         switches: half.written(),
         followed: bits as u32,
         on_sdp: bits & (1 << 32) != 0,
+        has_ended: Sink::is_end_in(engine),
     })
 }
 
