@@ -43,7 +43,7 @@ open("/tmp/told", "wb").write(s.recv(100))
 # What it does: a user without privileges but one, a folder.
 SERVICE = """
 ulimit -l unlimited
-install -d -m 700 -o 4242 -g 4242 /run/sdp/nfs
+install -d -m 700 -o 4242 -g 4242 /run/sdp-nfs
 export NOTIFY_SOCKET=@told
 exec setpriv --reuid 4242 --regid 4242 --clear-groups --bounding-set=-all,+net_bind_service \
     --inh-caps=-all,+net_bind_service --ambient-caps=-all,+net_bind_service --no-new-privs %(command)s
@@ -117,7 +117,7 @@ if IS_WHOLE:
         service = unit["Service"]
         assert (service["Type"], service["DynamicUser"], service["LimitMEMLOCK"]) == ("notify", "yes", "infinity")
         assert service["AmbientCapabilities"] == service["CapabilityBoundingSet"] == "CAP_NET_BIND_SERVICE"
-        assert service["RuntimeDirectory"] == "sdp/nfs"
+        assert service["RuntimeDirectory"] == "sdp-nfs"
         words = service["ExecStart"].replace("$OPTIONS", f"--listen {lab.guest.address} --allow 10.9.0.0/24").split()
         assert words.pop(0) == "/usr/bin/sdp"
         manager = lab.guest.start(["python3", "-c", LISTENER])

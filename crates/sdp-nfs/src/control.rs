@@ -19,7 +19,8 @@ use std::{
 };
 
 /// Where sockets of services lie.
-const SYSTEM: &str = "/run/sdp/nfs";
+// Not below `/run/sdp`: where that is, connections meet (`rendezvous_dir`).
+const SYSTEM: &str = "/run/sdp-nfs";
 /// How long a gateway's answer is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are taken.
@@ -27,7 +28,7 @@ const ANSWER_MAX: u64 = 16 << 20;
 
 /// The folders in which sockets may lie, that of a service first.
 pub fn folders() -> Vec<PathBuf> {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("sdp/nfs"));
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("sdp-nfs"));
     [Some(PathBuf::from(SYSTEM)), own].into_iter().flatten().collect()
 }
 
