@@ -62,8 +62,10 @@ pub const RESTART_EVERY: u64 = 1024;
 /// How far ahead of their positions both ends ask for their next cache lines, in bytes.
 const AHEAD: u64 = 256;
 
-const KIND_MESSAGE: u32 = 1;
-const KIND_PAD: u32 = 2;
+/// Kind of a record: a message.
+pub const KIND_MESSAGE: u32 = 1;
+/// Kind of a record: padding up to the end of the lap.
+pub const KIND_PAD: u32 = 2;
 
 /// The other end wrote something impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! library otherwise, so a tool of one version works beside processes of another.
 
 pub mod asking;
+pub mod capture;
 pub mod collect;
 pub mod convert;
 pub mod describe;

@@ -2,7 +2,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use sdp_tools::{
-    convert, describe, devices, doctor, nfs, perf, rules, run, service, show, stat, top, tune,
+    capture, convert, describe, devices, doctor, nfs, perf, rules, run, service, show, stat, top,
+    tune,
 };
 
 /// Sockets Direct Protocol for unmodified programs.
@@ -29,6 +30,8 @@ enum Cmd {
     Perf(perf::Test),
     /// Show connections live, by what they move each second
     Top(top::Options),
+    /// Show the payload of accelerated connections as TCP segments, for Wireshark and tshark
+    Capture(capture::Options),
     /// Show RDMA devices, their ports and network interfaces
     Devices(devices::Options),
     /// Say what would stop or slow SDP here, and what to do about it
@@ -128,6 +131,7 @@ fn main() {
         }
         Cmd::Perf(test) => finish("perf", perf::main(test)),
         Cmd::Top(options) => finish("top", top::main(options)),
+        Cmd::Capture(options) => finish("capture", capture::main(options)),
         Cmd::Devices(options) => finish("devices", devices::main(options)),
         Cmd::Doctor(options) => match doctor::main(options) {
             Ok(true) => 0,
