@@ -278,7 +278,7 @@ fn search(mut finder: Finder, looks: &mpsc::Sender<Look>, shared: &Shared) -> Fi
             shared.stop();
             break;
         }
-        thread::sleep(SEARCH.max(began.elapsed()));
+        thread::sleep(SEARCH.max(4 * began.elapsed()));
     }
     finder
 }

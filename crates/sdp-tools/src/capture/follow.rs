@@ -131,7 +131,8 @@ struct Cursors {
 }
 
 impl Cursors {
-    /// Whether a ring of `size` bytes may have them.
+    /// Whether a ring of `size` bytes may have them. If not they were forged, or both ends moved while
+    /// they were copied: the next look tells.
     fn are_right(&self, size: u64) -> bool {
         let is_aligned = |at: u64| at.is_multiple_of(ALIGN as u64);
         [self.tail, self.origin, self.head].into_iter().all(is_aligned)
@@ -349,7 +350,10 @@ impl Half {
     /// Reads what is new. Whether there was anything.
     fn fetch(&mut self, of: &Found, half: usize, control: &Control) -> Result<bool, Stop> {
         let (now, size) = (control.cursors(half), u64::from(of.ring_bytes));
-        if !now.are_right(size) || now.tail < self.at {
+        if !now.are_right(size) {
+            return Ok(false);
+        }
+        if now.tail < self.at {
             return Err(Stop::Over);
         }
         if !self.has_begun {
@@ -483,9 +487,12 @@ impl Half {
         Some(())
     }
 
-    /// Goes on where the consumer is, or the producer. False if the cursors are another connection's.
+    /// Goes on where the consumer is, or the producer. False if the ring is another connection's.
     fn give_up(&mut self, now: Cursors, of: &Found) -> bool {
-        if !now.are_right(u64::from(of.ring_bytes)) || now.tail < self.at {
+        if !now.are_right(u64::from(of.ring_bytes)) {
+            return true;
+        }
+        if now.tail < self.at {
             return false;
         }
         let to = if now.head > self.at { now.head } else { now.tail };
