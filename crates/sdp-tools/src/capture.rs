@@ -209,7 +209,7 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The connections that are followed, and what is known of those that were.
+/// The connections that are followed, and what was lost of earlier ones.
 #[derive(Default)]
 struct Followed {
     open: HashMap<Key, Connection>,

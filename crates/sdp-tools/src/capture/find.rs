@@ -131,7 +131,7 @@ impl Finder {
         let (local, remote) = (end_of(row.local), end_of(row.remote));
         let side = usize::from(local > remote);
         let ends = if side == 0 { [local, remote] } else { [remote, local] };
-        // One that was found before is looked at no more closely as long as it is mapped there.
+        // A known connection is looked at no more closely while its segment is mapped there.
         for mapping in &own {
             let key = Key { inode: mapping.inode, ends };
             if let Some(places) = self.known.get(&key)

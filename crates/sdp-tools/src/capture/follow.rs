@@ -7,7 +7,7 @@
 //! given up, and counted. For the rules of the ring see `sdp_shm::ring`.
 //!
 //! Messages of both directions come in an order that both ends could have seen: a message says the
-//! number of the last one that its sender had received, and comes behind that.
+//! number of the last message from the other end, and comes behind that.
 
 use std::collections::VecDeque;
 use std::mem::{offset_of, size_of};
@@ -288,7 +288,7 @@ impl Connection {
         let is_behind = |a: u32, b: u32| (a.wrapping_sub(b) as i32) > 0;
         loop {
             let [one, two] = &mut self.halves;
-            // A message comes behind the one that it acknowledges, if that is here.
+            // A message comes behind the acknowledged one, if that is here.
             let waits = |half: &Half, other: &Half| {
                 half.messages.front().is_none_or(|message| {
                     is_behind(message.acknowledges, other.shown)

@@ -128,7 +128,7 @@ mod tests {
         let found = Mapping { start: 0x7f00_0000_4000, end: 0x7f00_0020_5000, inode: 9 };
         assert_eq!(mapping(line), Some(found));
         for other in
-            ["", "7f0000004000", "7f00-7f01 rw-p 00000000 00:00 0", &line.replace("conn", "bell")]
+            ["", "7f0000004000", "7f00-7f01 rw-p 00000000 00:00 0", &line.replace("conn", "stats")]
         {
             assert_eq!(mapping(other), None, "{other}");
         }
