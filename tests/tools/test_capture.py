@@ -47,7 +47,7 @@ for i in range(40):
         print("done", flush=True)
 sys.stdin.readline()
 """
-# Sends so many pieces, each answered by one byte if asked for; says how many bytes the other end read.
+# Sends pieces, each answered by one byte if asked for; says how many bytes the other end read.
 STREAM = """
 import os, socket, sys
 pieces, size, is_answered = map(int, sys.argv[1:])

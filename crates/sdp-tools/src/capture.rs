@@ -56,7 +56,7 @@ pub struct Options {
     /// Write pcapng to this file, - for standard output; without it a line of text for each segment
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub write: Option<PathBuf>,
-    /// End after so many segments
+    /// End after COUNT segments
     #[arg(short = 'c', long, value_name = "COUNT")]
     pub count: Option<u64>,
     /// MiB that may wait for a slow reader; segments beyond are counted and left out

@@ -17,7 +17,7 @@ impl Filter {
     /// Reads `host ADDRESS` and `port PORT`, joined by `and`; words may stand together in one argument.
     ///
     /// # Errors
-    /// It is something else.
+    /// Other words are there.
     pub(super) fn parse(arguments: &[String]) -> Result<Self, Failure> {
         let text = arguments.join(" ");
         let mut filter = Self::default();
