@@ -15,6 +15,7 @@ __all__ = ["built", "hosts", "pytestmark"]
 PROGRAM = Path(__file__).resolve().parent / "programs" / "told.py"
 MEETS = PROGRAM.with_name("meets_asleep.py")
 CLOSING = PROGRAM.with_name("last_answer.py")
+STREAMS = PROGRAM.with_name("streams.py")
 FOR_ROOM = PROGRAM.with_name("for_room.py")
 REQUESTS, MUCH = 300, 8 << 20
 CLOSES = 100
@@ -119,3 +120,18 @@ def test_a_sender_that_never_blocks_and_a_reader_that_rests(hosts, how):
     counts, report = pushed(hosts, how, MUCH, pause_s=0.1)
     assert report["bytes"]["sdp_sent"] > 0, report
     assert counts["refused"] < 1000, (counts, report)
+
+
+def test_a_stream_to_a_peer_that_only_sends(hosts):
+    """It fills the peer's ring, and goes by TCP then. The peer's own stream, which is read, stays on the queue pair."""
+    count, sent = 3 << 20, 8 << 20
+    server = hosts.start(0, "server", "deaf", PORT, count, sent, program=STREAMS)
+    hosts.listens()
+    client = hosts.start(1, "client", "fill", ADDRESSES[0], PORT, count, sent, program=STREAMS)
+    for process in client, server:
+        _, failed = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, failed) == (0, "")
+    server, client = (json.loads((hosts.path / f"{name}.json").read_text()) for name in ("server", "client"))
+    assert server["bytes"]["sdp_sent"] > sent // 2, server
+    # What was posted fits into the ring; switches in vain would be more demotions.
+    assert client["demotions"].get("credit", 0) <= 2, client

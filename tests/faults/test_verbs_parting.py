@@ -52,12 +52,19 @@ def test_every_byte_before_the_end(hosts, how, settings):
 @pytest.mark.parametrize("count", [100_000, 300_000, 1_000_000])
 def test_connections_that_are_closed_while_others_meet(hosts, count, how):
     """A thread accepts the requests for all connections of its process: none for one that another thread is closing."""
-    server = hosts.start(0, "server", "serve", PORT, 12, count, program=STREAMS)
-    hosts.listens()
-    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, 12, count, how, program=STREAMS)
-    for process in client, server:
-        _, err = process.communicate(timeout=LIMIT_S)
-        assert (process.returncode, err) == (0, "")
+    met = 0
+    # On a busy machine the streams may be over before any connection meets.
+    for _ in range(1 if count < 1_000_000 else 5):
+        server = hosts.start(0, "server", "serve", PORT, 12, count, program=STREAMS)
+        hosts.listens()
+        client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, 12, count, how, program=STREAMS)
+        for process in client, server:
+            _, err = process.communicate(timeout=LIMIT_S)
+            assert (process.returncode, err) == (0, "")
+        met += json.loads((hosts.path / "client.json").read_text())["fabrics"]["verbs"]
+        if met:
+            return
+    assert count < 1_000_000
 
 
 @pytest.mark.parametrize("how", ["exit", "exec"])

@@ -41,8 +41,8 @@ pub trait Carrier {
     /// The kernel's.
     fn unsent(&mut self) -> Result<usize, CarrierError>;
 
-    /// How many bytes the peer's kernel has allowed this end to send so far: its program reads while that
-    /// grows. 0: not known.
+    /// How many bytes the peer's kernel has allowed this end to send so far. That grows while its program
+    /// reads, and for a while as bytes come. 0: not known.
     fn allowed(&self) -> u64 {
         0
     }

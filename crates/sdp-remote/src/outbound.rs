@@ -442,7 +442,7 @@ impl Outbound {
         if self.is_leaving() && !(self.reads_on && self.has_asked()) {
             return Err(SendError::Wait(Wait::Return));
         }
-        if self.producer.lane() == Lane::Kernel && self.may_switch(io.shared) {
+        if self.producer.lane() == Lane::Kernel && self.may_switch(io) {
             if !self.is_clean {
                 // Bytes that follow by the carrier, once the queue pair is lost, begin with a
                 // marker.
@@ -670,10 +670,17 @@ impl Outbound {
 
     /// True if payload goes by the queue pair, or the next [`Outbound::send`] will let it.
     pub fn goes_by_sdp(&self, shared: &Shared) -> bool {
-        self.is_on_sdp() || self.producer.lane() == Lane::Kernel && self.may_switch(shared)
+        self.is_on_sdp() || self.producer.lane() == Lane::Kernel && self.has_credit(shared)
     }
 
-    fn may_switch(&self, shared: &Shared) -> bool {
+    /// Whether the half may go (back) to the queue pair: there is credit, and room for bytes, which the
+    /// peer makes when its program reads.
+    fn may_switch<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> bool {
+        let has_room = |tx: &T| tx.room() >= self.usual_room(io, tx);
+        self.has_credit(io.shared) && io.tx.as_deref().is_some_and(has_room)
+    }
+
+    fn has_credit(&self, shared: &Shared) -> bool {
         !self.is_kept_off
             && self.is_up(shared)
             && shared.is_invited()
@@ -705,7 +712,6 @@ impl Outbound {
                 io.carrier.trace(true, &outgoing.message().header);
                 after.posted_control(outgoing.message().header.mseq);
                 self.producer = after;
-                self.spill = Spill::none();
                 self.counts.switches += 1;
             }
             Err(PostError::Failed(_)) => self.link_died(io.shared),

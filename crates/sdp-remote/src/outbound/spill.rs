@@ -15,15 +15,20 @@ pub(super) struct Spill {
     left: u64,
     /// Bytes that a wait in vain allows; 0: the half did not leave the queue pair for lack of room.
     next: u64,
+    /// Messages with payload that had been posted then: with the next one a spill is over.
+    messages: u64,
 }
 
 impl Spill {
     pub(super) const fn none() -> Self {
-        Self { left: 0, next: 0 }
+        Self { left: 0, next: 0, messages: 0 }
     }
 
-    /// There was no room for too long (again).
-    pub(super) fn allow(&mut self) {
+    /// There was no room for too long (again). `messages`: those with payload that were posted.
+    pub(super) fn allow(&mut self, messages: u64) {
+        if self.messages != messages {
+            *self = Self { messages, ..Self::none() };
+        }
         self.left = self.next.max(FIRST);
         self.next = self.left.saturating_mul(2);
     }
@@ -48,12 +53,14 @@ mod tests {
         let mut spill = Spill::none();
         assert_eq!(spill.left(), None);
         for piece in [FIRST, 2 * FIRST, 4 * FIRST] {
-            spill.allow();
+            spill.allow(7);
             assert_eq!(spill.left(), Some(piece));
             spill.took(piece as usize - 1);
             assert_eq!(spill.left(), Some(1));
             spill.took(2);
             assert_eq!(spill.left(), Some(0));
         }
+        spill.allow(8);
+        assert_eq!(spill.left(), Some(FIRST));
     }
 }

@@ -8,11 +8,16 @@ use sdp_rdma::{
     work::{Status, WorkId},
 };
 
-use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait, credit_wait::Heard};
+use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait};
 use crate::{Carrier, Shared};
 
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
+
+/// Messages that came: how many are unread, and how many were read.
+fn came<T: SendQueue, C>(io: &SendContext<'_, T, C>) -> (u32, u32) {
+    io.tx.as_deref().map_or((0, 0), SendQueue::unread)
+}
 
 impl Outbound {
     /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
@@ -25,7 +30,7 @@ impl Outbound {
         }
         self.wait.give_up();
         self.counts.spills += 1;
-        self.spill.allow();
+        self.spill.allow(self.counts.messages);
         self.resume();
         Ok(())
     }
@@ -37,7 +42,6 @@ impl Outbound {
             && !self.is_kept_off
             && self.is_up(shared)
             && shared.is_invited()
-            && !self.may_switch(shared)
     }
 
     /// How many bytes may go by the carrier now.
@@ -50,9 +54,9 @@ impl Outbound {
                 return Err(SendError::Wait(Wait::Credit { until }));
             }
             self.wait.give_up();
-            self.spill.allow();
+            self.spill.allow(self.counts.messages);
         }
-        // Where no wait is due although all is used up, the half is not on the kernel lane for that.
+        // Where all is used up and no wait is due, the half is not on the kernel lane for that.
         let left = self.spill.left().filter(|left| *left != 0);
         Ok(left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX)))
     }
@@ -62,26 +66,15 @@ impl Outbound {
         &mut self,
         io: &SendContext<'_, T, C>,
     ) -> Option<u64> {
-        let heard = self.heard(io);
-        self.wait.until(heard, io.now)
-    }
-
-    fn heard<T: SendQueue, C: Carrier>(&self, io: &SendContext<'_, T, C>) -> Heard {
-        let (progress, came) =
-            io.tx.as_deref().map_or((0, (0, 0)), |tx| (tx.progress(), tx.unread()));
-        ((self.learnt, progress, io.carrier.allowed()), came)
+        let progress = io.tx.as_deref().map_or(0, |tx| tx.progress());
+        let heard = ((self.learnt, progress), came(io));
+        self.wait.until(heard, io.now, || io.carrier.allowed())
     }
 
     /// When a sender that waits for credit is to be told that it waits no longer, if that is to come.
-    pub(super) fn starves_until<T: SendQueue, C: Carrier>(
-        &self,
-        io: &SendContext<'_, T, C>,
-    ) -> Option<u64> {
+    pub(super) fn starves_until<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Option<u64> {
         let waits = self.producer.lane() == Lane::Sdp || self.is_spill_used_up(io.shared);
-        if !waits || !self.wait.is_begun() {
-            return None;
-        }
-        self.wait.ends_at(self.heard(io)).filter(|until| io.now < *until)
+        self.wait.ends_at(came(io)).filter(|until| waits && io.now < *until)
     }
 
     /// Whether a sender that was told [`Wait::Credit`] is to call [`Outbound::send`] again: there is room for a
@@ -92,12 +85,17 @@ impl Outbound {
             return true;
         }
         if self.producer.lane() != Lane::Sdp {
-            return !self.is_spill_used_up(io.shared) || self.waits_until(io).is_none();
+            let waits = self.is_spill_used_up(io.shared) && !self.may_switch(io);
+            return !waits || self.waits_until(io).is_none();
         }
         let Some(tx) = io.tx.as_deref() else { return true };
+        self.room(io).min(tx.room()) >= self.usual_room(io, tx) || self.waits_until(io).is_none()
+    }
+
+    /// The room of which a sender is told: a longest message, or a quarter of what can be kept.
+    pub(super) fn usual_room<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>, tx: &T) -> usize {
         let longest = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
-        let wanted = longest.min(self.source.max_payload() as usize).min(io.ring.len() / 4);
-        self.room(io).min(tx.room()) >= wanted || self.waits_until(io).is_none()
+        longest.min(self.source.max_payload() as usize).min(io.ring.len() / 4)
     }
 
     /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.

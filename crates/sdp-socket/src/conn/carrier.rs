@@ -128,8 +128,8 @@ pub(crate) fn moved(fd: c_int) -> Result<Moved, Errno> {
     })
 }
 
-/// How many bytes the peer has allowed this end to send so far: it allows more when its program reads.
-/// 0: not known.
+/// How many bytes the peer has allowed this end to send so far: it allows more when its program reads,
+/// and for a while as bytes come. 0: not known.
 pub(crate) fn allowed(fd: c_int) -> u64 {
     let of = |info: Info| info.u64(INFO_BYTES_ACKED) + u64::from(info.u32(INFO_SND_WND));
     Info::get(fd).map_or(0, of)

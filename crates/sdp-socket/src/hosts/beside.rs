@@ -42,7 +42,9 @@ pub(super) fn look_around(conn: &Conn) -> Option<u64> {
     }
     // A connection that has not met has nothing to send beside.
     if !is_guarded(conn) {
-        return pace::next_try(pair);
+        let next = pace::next_try(pair).filter(|_| device::may_be_slow());
+        // Another thread may be at the device.
+        return next.map(|at| at.max(monotonic_ns() + wait::MORE_SLEEP_NS));
     }
     tend_beside(conn, pair)
 }

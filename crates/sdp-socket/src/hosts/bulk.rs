@@ -12,7 +12,7 @@ use sdp_sys::{fd, time::monotonic_ns};
 use super::{
     beside::look_around,
     device, gather, pace,
-    pair::{Pair, Sending},
+    pair::{self, Pair, Sending},
 };
 use crate::{
     conn::{Conn, Half, Stage, carrier},
@@ -25,7 +25,7 @@ const PIECE: usize = 64 * 1024;
 const FIRST_BYTES: u64 = 1 << 20;
 /// All waits of a connection take so long at most, or so many round trips, or as often the time in
 /// which this process has opened its device: the other end may be at the same. A meeting takes some
-/// six round trips. For each connection that waits: they meet one after the other.
+/// six round trips. For each connection that is about to meet: they do it one after the other.
 const LONGEST_NS: u64 = 3_000_000;
 const ROUND_TRIPS: u64 = 20;
 const OPENINGS: u64 = 2;
@@ -46,8 +46,6 @@ const BACKOFF_MOST: u32 = 10;
 /// Waits in a row that were for nothing, and those that were wished for meanwhile.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 static WISHED: AtomicU32 = AtomicU32::new(0);
-/// Threads that wait.
-static WAITING: AtomicU32 = AtomicU32::new(0);
 /// When a sender that does not block may wait again, in nanoseconds.
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -92,11 +90,6 @@ fn is_ready(conn: &Conn, pair: &Pair) -> bool {
     pair.sending(conn, may_go) == Some(true)
 }
 
-/// In a fork child: threads of the parent wait there.
-pub(super) fn forget() {
-    WAITING.store(0, Ordering::Relaxed);
-}
-
 #[cold]
 fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
     let paused = u64::from(conn.paused_ns.load(Ordering::Relaxed));
@@ -111,8 +104,11 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
         true if device::is_opening() || blocks && pair.shared.has_link() => ANSWERED_NS,
         true => {
             let one = round_trips.max(OPENINGS * device::opening_ns()).max(LONGEST_NS);
-            let all = one.saturating_mul(WAITING.load(Ordering::Relaxed).into());
-            all.clamp(LONGEST_NS, ANSWERED_NS)
+            let is_about_to = |other: &Pair| {
+                other.conn().is_some() && !other.shared.is_up() && is_under_way(other)
+            };
+            let meet = pair::all().filter(|(_, other)| is_about_to(other)).count();
+            one.saturating_mul(meet as u64).clamp(LONGEST_NS, ANSWERED_NS)
         }
         false => SHORTEST_NS,
     };
@@ -125,7 +121,6 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
     }
     let passed = || monotonic_ns().saturating_sub(begun);
     let mut has_come = false;
-    WAITING.fetch_add(1, Ordering::Relaxed);
     while paused + passed() < most() && is_under_way(pair) {
         device::progress();
         look_around(conn);
@@ -137,12 +132,11 @@ fn wait(conn: &Conn, pair: &Pair, (fd, flags): (i32, i32)) {
             break;
         }
     }
-    WAITING.fetch_sub(1, Ordering::Relaxed);
     let passed = passed();
     let all = u32::try_from(paused + passed).unwrap_or(u32::MAX);
     conn.paused_ns.store(all, Ordering::Relaxed);
     if !blocks && passed > SHORTEST_NS {
-        NEXT_NS.store(monotonic_ns() + EVERY * passed, Ordering::Relaxed);
+        NEXT_NS.fetch_max(monotonic_ns() + EVERY * passed, Ordering::Relaxed);
     }
     if has_come {
         IN_VAIN.store(0, Ordering::Relaxed);

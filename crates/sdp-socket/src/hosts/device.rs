@@ -730,6 +730,7 @@ fn attempt(number: u32, pair: &Pair, tuple: &Tuple) -> Result<(), Reason> {
         let at = match open(tuple) {
             Ok(at) => at,
             Err((why, again_ns)) => {
+                pair.is_soon.store(false, Ordering::Relaxed);
                 pair.next_ns.store(again_ns, Ordering::Relaxed);
                 return why.map_or(Ok(()), Err);
             }

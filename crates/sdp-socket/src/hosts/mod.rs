@@ -842,7 +842,6 @@ pub(crate) fn forget_device() {
     // Without a write where there is nothing, which in a child copies the page.
     if IN_USE.load(Ordering::Relaxed) {
         device::forget();
-        bulk::forget();
         forked::child();
     }
 }

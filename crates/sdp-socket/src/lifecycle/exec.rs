@@ -66,7 +66,7 @@ pub(crate) fn executing() {
         if let Some(conn) = held(fd, entry)
             && (fd < adopt::LOOKED_AT || has_lanes(&conn))
         {
-            if !fd::stays_open(fd) && hosts::is_guarded(&conn) {
+            if !fd::stays_open(fd) && hosts::is_guarded_at_its_end(&conn) {
                 grace_ns = hosts::closed_by_exec(&conn, fd).max(grace_ns);
                 return;
             }
