@@ -106,7 +106,7 @@ def check_met(net, *reports):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("tunables", [{}, ALWAYS], ids=["earned", "always"])
+@pytest.mark.parametrize("tunables", [{}, ALWAYS, {"rendezvous_trust": "proof"}], ids=["earned", "always", "proof"])
 def test_messages(net, artifacts, way, tunables):
     """Whatever is translated between the ends, messages go over SDP and come back as they were."""
     if not net.translates and WAYS[way][1] != SERVED:
@@ -266,14 +266,18 @@ def test_killed_peer(net, artifacts, user):
     assert b"ended" in client.output()
 
 
+PROOF = {**ALWAYS, "rendezvous_trust": "proof"}
+
+
+@pytest.mark.parametrize("tunables", [ALWAYS, PROOF], ids=["group", "proof"])
 @pytest.mark.parametrize("how", ["blocking", "epoll"])
-def test_one_way(net, artifacts, how):
+def test_one_way(net, artifacts, how, tunables):
     """Of bytes that go in one direction only most go over SDP: tokens pass in both, although the server never sends."""
     play = Play(net, artifacts)
-    server = play.start(net.b, SERVER, play.script("stream", "::", SERVED, how), ALWAYS)
+    server = play.start(net.b, SERVER, play.script("stream", "::", SERVED, how), tunables)
     net.b.until_listening(SERVED)
     argv = play.script("flow", *WAYS["direct"], how)
-    reports = [play.end(play.start(net.a, CLIENT, argv, ALWAYS)), play.end(server)]
+    reports = [play.end(play.start(net.a, CLIENT, argv, tunables)), play.end(server)]
     for report in reports:
         assert share(report) >= SHARE, report.raw
 
@@ -283,11 +287,11 @@ def test_process_between(net, artifacts):
     the token that comes by the connection names another process, and the connection is reset."""
     play = Play(net, artifacts)
     argv = play.script("serve", "::", SERVED, "late", 1)
-    server = play.start(net.b, SERVER, argv, ALWAYS)
+    server = play.start(net.b, SERVER, argv, PROOF)
     net.b.until_listening(SERVED)
     argv = [python(), artifacts.programs / "passer.py", net.directory, content(1, 100).hex(), SERVER]
     passer = Program(argv, play.dir / "passer.log", stdin=subprocess.PIPE)
-    client = play.start(net.a, SERVER, play.script("cut", *WAYS["direct"], 2000), ALWAYS)
+    client = play.start(net.a, SERVER, play.script("cut", *WAYS["direct"], 2000), PROOF)
 
     def passer_says(word):
         wait_until(lambda: word in passer.output() or not passer.is_running(), word, LIMIT_S)

@@ -48,6 +48,17 @@ pub enum IoUring {
     Allow,
 }
 
+/// What the ends of connections between containers, which meet in a directory, take each other's word
+/// for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MeetingTrust {
+    /// Every process that may write to the directory: all are one group.
+    Group,
+    /// Nobody: a token comes by the carrier before payload moves in a ring.
+    Proof,
+}
+
 /// When a process reports its connections at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -169,6 +180,8 @@ pub struct Tunables {
     pub keep_segments: u32,
     /// `rendezvous_dir`: an absolute path of at most [`MAX_DIRECTORY`] bytes, or `none`.
     pub rendezvous_dir: Directory,
+    /// `rendezvous_trust`: `group`, `proof`.
+    pub rendezvous_trust: MeetingTrust,
     /// `report`: `off`, `auto`, `always`.
     pub report: ExitReport,
 }
@@ -198,7 +211,7 @@ pub struct Key {
 }
 
 /// Every tunable.
-pub static KEYS: [Key; 14] = [
+pub static KEYS: [Key; 15] = [
     Key {
         name: "sdp_zcopy_thresh",
         env: "SDP_ZCOPY_THRESH",
@@ -291,6 +304,13 @@ pub static KEYS: [Key; 14] = [
         meaning: "directory in which connections between containers meet, if it is there",
     },
     Key {
+        name: "rendezvous_trust",
+        env: "SDP_RENDEZVOUS_TRUST",
+        default: "group",
+        range: "group, proof",
+        meaning: "whether a token must come by TCP before payload, where ends meet in a directory",
+    },
+    Key {
         name: "report",
         env: "SDP_REPORT",
         default: "off",
@@ -315,6 +335,7 @@ impl Tunables {
         give_back: 60,
         keep_segments: 1,
         rendezvous_dir: Directory::DEFAULT,
+        rendezvous_trust: MeetingTrust::Group,
         report: ExitReport::Off,
     };
 
@@ -364,6 +385,12 @@ impl Tunables {
                     IoUring::Auto => "auto",
                     IoUring::Deny => "deny",
                     IoUring::Allow => "allow",
+                });
+            }
+            "rendezvous_trust" => {
+                return word(match self.rendezvous_trust {
+                    MeetingTrust::Group => "group",
+                    MeetingTrust::Proof => "proof",
                 });
             }
             "report" => {
@@ -458,6 +485,13 @@ impl Tunables {
             "give_back" => self.give_back = number(0, MAX_GIVE_BACK_S)?,
             "keep_segments" => self.keep_segments = number(0, 1)?,
             "rendezvous_dir" => self.rendezvous_dir = Directory::parse(value)?,
+            "rendezvous_trust" => {
+                self.rendezvous_trust = match value {
+                    b"group" => MeetingTrust::Group,
+                    b"proof" => MeetingTrust::Proof,
+                    _ => return None,
+                }
+            }
             "report" => {
                 self.report = match value {
                     b"off" => ExitReport::Off,
@@ -527,6 +561,7 @@ mod tests {
             ("give_back", "10"),
             ("rendezvous_dir", "none"),
             ("rendezvous_dir", "/run/sdp/team-a"),
+            ("rendezvous_trust", "proof"),
             ("report", "auto"),
             ("report", "always"),
         ]);
@@ -560,6 +595,7 @@ mod tests {
             ("fabrics", ""),
             ("give_back", "86401"),
             ("keep_segments", "2"),
+            ("rendezvous_trust", "all"),
             ("report", "on"),
             ("rendezvous_dir", ""),
             ("rendezvous_dir", "run/sdp"),

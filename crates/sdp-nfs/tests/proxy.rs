@@ -570,7 +570,8 @@ fn half_a_record_and_replies_that_are_not_taken_end_a_client() {
     for xid in 0..20 {
         stopped.send(&call(xid, ECHO, 1 << 20, &[]));
     }
-    thread::sleep(Duration::from_millis(1500));
+    // All buffers on the way fill first.
+    thread::sleep(Duration::from_secs(4));
     rig.connect().echo(1, 1, 1);
     let mut ends = rig.ends();
     ends.as_object_mut().unwrap().remove("client-gone");

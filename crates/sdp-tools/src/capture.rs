@@ -16,9 +16,9 @@ mod memory;
 mod pcapng;
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
@@ -131,7 +131,12 @@ impl Output {
         }
         // Payload is nobody else's to read.
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(to);
-        let file = file.map_err(|e| Failure::new(to.display(), e))?;
+        let failed = |e| Failure::new(to.display(), e);
+        let file = file.map_err(failed)?;
+        // Also of a file that was there before. A pipe or a device keeps its own.
+        if file.metadata().map_err(failed)?.is_file() {
+            file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+        }
         Ok(Self::Pcapng(Box::new(BufWriter::new(file))))
     }
 
@@ -360,7 +365,7 @@ pub fn main(options: &Options) -> Result<(), Failure> {
     let gone = || Failure("a thread ended by itself".into());
     let written = writer.join().map_err(|_| gone())?;
     let finder = searcher.join().map_err(|_| gone())?;
-    eprintln!("sdp capture: {}", summary(&followed, shared, &finder));
+    crate::warn(format_args!("sdp capture: {}", summary(&followed, shared, &finder)));
     match written {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             let to = options.write.as_deref().unwrap_or(Path::new("standard output"));

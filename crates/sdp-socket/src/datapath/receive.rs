@@ -382,7 +382,7 @@ fn attempt(
     if conn.row().is_some_and(|row| RowExchange(row).has_pending()) {
         send::answer(conn);
     }
-    if conn.row().is_some_and(token::is_missing) {
+    if result != Ok(0) && conn.row().is_some_and(token::is_missing) {
         token::speak(conn);
     }
     if !wish.peeks() && result.is_ok_and(|n| n > 0) {

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 use sdp_fabric_shm::{
-    link::{ShmHalf, ShmLink, Trust},
+    link::{Intent, ShmHalf, ShmLink, Trust},
     token::{TOKEN_LEN, TokenKey},
 };
 use sdp_shm::family::Row;
@@ -158,8 +158,12 @@ pub(crate) fn send(
     }
     let Ok(sent) = carrier::sent(conn.fd()) else { return Sent::Whatever };
     source.carrier_sent = sent;
+    // A byte that is never read would turn the peer's FIN into a reset. A close takes the gate, too: it
+    // comes before the token, or behind it.
+    let is_closed = || conn.link().is_none_or(|link| link.peer().intent() == Intent::Closed);
+    let token = key(row).of_side(conn.side() as u8);
     let is_written = gated(conn, half, conn.side(), || {
-        if half.trust() == Trust::No {
+        if half.trust() == Trust::No || is_closed() {
             return false;
         }
         row.token.fetch_or(OWED, Ordering::AcqRel);
@@ -167,6 +171,7 @@ pub(crate) fn send(
         source.carrier_sent = sent.wrapping_add(LEN);
         source.switch(half, Lane::Kernel);
         source.publish_sent(half);
+        let _ = fd::send(conn.fd(), &token, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         true
     });
     match is_written {
@@ -179,7 +184,7 @@ pub(crate) fn send(
     }
 }
 
-/// Sends what is left of the announced token: all of it, as a rule.
+/// Sends what the kernel did not take of the announced token.
 fn rest(conn: &ConnGuard, source: &SourceState, row: &Row, half: ShmHalf<'_>) -> Sent {
     let token = key(row).of_side(conn.side() as u8);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -516,7 +516,7 @@ fn attach(conn: &Conn, fd: i32, attachment: Attachment) -> bool {
     strangers::note_peer(conn, stranger);
     // Not whether there is a doorbell by now: it may have been made since.
     prepare(conn, row, segment, terms, pid, gave_doorbell);
-    token::begin(row, tokens);
+    token::begin(row, tokens.filter(|_| process::tunables().proves_meetings()));
     if conn.has(Waiters::PeerHasDoorbell)
         && stranger.is_none()
         && pid > 0

@@ -14,7 +14,7 @@ use core::{
 
 use sdp_config::{
     Family, Role, Tunables,
-    tunables::{ExitReport, FabricName, IoUring, KEYS, Key, RecvPoll},
+    tunables::{ExitReport, FabricName, IoUring, KEYS, Key, MeetingTrust, RecvPoll},
 };
 use sdp_sys::section;
 
@@ -403,6 +403,7 @@ pub(crate) struct Tuned {
     has_verbs: AtomicU32,
     give_back_s: AtomicU32,
     keeps_segments: AtomicU32,
+    proves_meetings: AtomicU32,
     /// 0 as the program needs it, 1 deny, 2 allow.
     io_uring: AtomicU32,
     /// 0 off, 1 auto, 2 always.
@@ -425,6 +426,7 @@ static TUNED: Tuned = Tuned {
     has_verbs: AtomicU32::new(1),
     give_back_s: AtomicU32::new(60),
     keeps_segments: AtomicU32::new(1),
+    proves_meetings: AtomicU32::new(0),
     io_uring: AtomicU32::new(0),
     report: AtomicU32::new(0),
     tells_clients_apart: AtomicU32::new(0),
@@ -457,6 +459,8 @@ impl Tuned {
         self.has_shm.store(u32::from(fabrics.has(FabricName::Shm)), Ordering::Relaxed);
         self.has_verbs.store(u32::from(fabrics.has(FabricName::Verbs)), Ordering::Relaxed);
         place::set(from("rendezvous_dir").rendezvous_dir.as_bytes());
+        let proves = from("rendezvous_trust").rendezvous_trust == MeetingTrust::Proof;
+        self.proves_meetings.store(u32::from(proves), Ordering::Relaxed);
         let uring = match from("io_uring").io_uring {
             IoUring::Auto => 0,
             IoUring::Deny => 1,
@@ -478,6 +482,11 @@ impl Tuned {
         log::trace(from("sdp_debug_level").debug_level, data != 0);
         self.traces_data.store(data, Ordering::Relaxed);
         self.bars_fast_path.store(flip | data, Ordering::Relaxed);
+    }
+
+    /// Whether ends that meet in a directory await a token before payload.
+    pub(crate) fn proves_meetings(&self) -> bool {
+        self.proves_meetings.load(Ordering::Relaxed) != 0
     }
 
     /// When the process logs a line about its connections at its exit.
@@ -613,6 +622,7 @@ mod tests {
             "give_back",
             "keep_segments",
             "rendezvous_dir",
+            "rendezvous_trust",
             "io_uring",
             "report",
             "sdp_debug_level",

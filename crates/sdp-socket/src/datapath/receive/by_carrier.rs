@@ -142,9 +142,11 @@ fn read_before_token(
             return Ok(bounded_read(conn, sink, buffers, wish, before));
         }
         sink.carrier_read = consumed;
+        // Asked before the look: a token that comes meanwhile has payload and the end behind it.
+        let is_over = carrier::is_over(fd);
         return Ok(match token::take(conn, fd, sink, row, half)? {
             true => KernelRead::Switched,
-            false if carrier::is_over(fd) => KernelRead::Got(0),
+            false if is_over => KernelRead::Got(0),
             false => KernelRead::Failed(Errno::EAGAIN),
         });
     }
