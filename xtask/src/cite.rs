@@ -65,15 +65,27 @@ pub(crate) fn coverage() -> Result<(), String> {
     if !findings.is_empty() {
         return Err(format!("cite: {} citations of no section", findings.len()));
     }
-    if covered * 100 < all * LEAST {
-        return Err(format!("cite: {covered} of {all} is less than {LEAST} of a hundred"));
-    }
-    Ok(())
+    shortfall(covered, all).map_or(Ok(()), |short| Err(format!("cite: {short}")))
 }
 
-/// Citations of sections that the page does not have.
-pub(crate) fn dangling() -> Result<Vec<String>, String> {
-    citations(&page()?).map(|(_, findings)| findings)
+/// Citations of sections that the page does not have, and whether too few statements are cited.
+pub(crate) fn findings() -> Result<Vec<String>, String> {
+    let page = page()?;
+    let (cited, mut findings) = citations(&page)?;
+    let listed = listed(&page);
+    let is_covered = |section| cited.contains_key(section) || listed.contains(section);
+    let (mut all, mut covered) = (0, 0);
+    for (section, statements) in &sections_of(&page) {
+        all += statements.len();
+        covered += if is_covered(section) { statements.len() } else { 0 };
+    }
+    findings.extend(shortfall(covered, all).map(|short| format!("{PAGE}: {short}")));
+    Ok(findings)
+}
+
+fn shortfall(covered: usize, all: usize) -> Option<String> {
+    let is_short = covered * 100 < all * LEAST;
+    is_short.then(|| format!("{covered} of {all} cited is less than {LEAST} of a hundred"))
 }
 
 fn page() -> Result<String, String> {
@@ -91,45 +103,47 @@ fn citations(page: &str) -> Result<(BTreeMap<(u32, u32), BTreeSet<String>>, Vec<
         }
         let Some(text) = text_of(&name)? else { continue };
         let name = name.display().to_string();
-        for (index, line) in text.lines().enumerate() {
-            for section in cited_in(line, name.ends_with("sdp-proto/src/violation.rs")) {
-                if there.contains(&section) {
-                    cited.entry(section).or_default().insert(name.clone());
-                } else {
-                    let (major, minor) = section;
-                    findings.push(format!("{name}:{}: no section {major}.{minor}", index + 1));
-                }
+        for (index, section) in cited_in(&text, name.ends_with("sdp-proto/src/violation.rs")) {
+            if there.contains(&section) {
+                cited.entry(section).or_default().insert(name.clone());
+            } else {
+                let (major, minor) = section;
+                findings.push(format!("{name}:{}: no section {major}.{minor}", index + 1));
             }
         }
     }
     Ok((cited, findings))
 }
 
-/// The sections that a line cites: behind the word `spec`, with commas or `and` between them; in the
-/// table of rules also a string of its own.
-fn cited_in(line: &str, has_rules: bool) -> Vec<(u32, u32)> {
+/// The sections that a text cites, with the indices of their lines: behind the word `spec`, with
+/// commas or `and` between them, also over the end of a line of a comment; in the table of rules also
+/// a string of its own.
+fn cited_in(text: &str, has_rules: bool) -> Vec<(usize, (u32, u32))> {
     let mut found = Vec::new();
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let mut at = 0;
-    while let Some(word) = words.get(at) {
-        at += 1;
-        if !word.trim_start_matches(|c: char| !c.is_alphabetic()).eq("spec") {
-            continue;
+    // The last word, if it was of a citation.
+    let mut last: Option<&str> = None;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let goes_on = |word: &str| is_spec(word) || word == "and" || word.ends_with(',');
+        last = last.filter(|word| line.starts_with("//") && goes_on(word));
+        let words = line.split_whitespace();
+        for word in words.skip_while(|word| matches!(*word, "//" | "///" | "//!")) {
+            let section = section(word).filter(|_| last.is_some());
+            let is_part = section.is_some() || last.is_some() && word == "and";
+            last = Some(word).filter(|word| is_part || is_spec(word));
+            found.extend(section.map(|section| (index, section)));
         }
-        while let Some(word) = words.get(at) {
-            let section = section(word);
-            if section.is_none() && *word != "and" {
-                break;
-            }
-            found.extend(section);
-            at += 1;
+        if has_rules {
+            let strings = line.split('"').skip(1).step_by(2);
+            let rules = strings.filter(|text| !text.contains(' ')).filter_map(self::section);
+            found.extend(rules.map(|section| (index, section)));
         }
-    }
-    if has_rules {
-        let strings = line.split('"').skip(1).step_by(2);
-        found.extend(strings.filter(|text| !text.contains(' ')).filter_map(section));
     }
     found
+}
+
+fn is_spec(word: &str) -> bool {
+    word.trim_start_matches(|c: char| !c.is_alphabetic()) == "spec"
 }
 
 /// `4.3` of `4.3`, `4.3)`, `4.3,`.
@@ -225,9 +239,29 @@ mod tests {
 
     #[test]
     fn citations_are_lists_behind_a_word() {
-        assert_eq!(cited_in("/// Late (spec 4.3, 4.4 and 7.1).", false), [(4, 3), (4, 4), (7, 1)]);
-        assert_eq!(cited_in("see spec 3 and 7; version 2.2, inspec 1.1", false), []);
-        assert_eq!(cited_in("Name { a: u32 } \"2.11\" \"a 1.2\"", true), [(2, 11)]);
-        assert_eq!(cited_in("Name { a: u32 } \"2.11\" \"a\"", false), []);
+        let of = |text, has_rules| {
+            cited_in(text, has_rules).into_iter().map(|(_, section)| section).collect::<Vec<_>>()
+        };
+        assert_eq!(of("/// Late (spec 4.3, 4.4 and 7.1).", false), [(4, 3), (4, 4), (7, 1)]);
+        assert_eq!(of("see spec 3 and 7; version 2.2, inspec 1.1", false), []);
+        assert_eq!(of("Name { a: u32 } \"2.11\" \"a 1.2\"", true), [(2, 11)]);
+        assert_eq!(of("Name { a: u32 } \"2.11\" \"a\"", false), []);
+    }
+
+    #[test]
+    fn citations_go_on_in_the_next_line_of_a_comment() {
+        let broken =
+            "    /// Late (spec\n    /// 4.3, 4.4 and\n    /// 7.1,\n    //! 7.2). No 9.9\n";
+        let found = [(1, (4, 3)), (1, (4, 4)), (2, (7, 1)), (3, (7, 2))];
+        assert_eq!(cited_in(broken, false), found);
+        assert_eq!(cited_in("// spec\n4.3\n", false), []);
+        assert_eq!(cited_in("// (spec 4.3).\n// 1.5 times\n", false), [(0, (4, 3))]);
+    }
+
+    #[test]
+    fn too_few_citations_are_a_finding() {
+        assert_eq!(shortfall(95, 100), None);
+        assert!(shortfall(94, 100).is_some());
+        assert_eq!(findings(), Ok(Vec::new()));
     }
 }

@@ -15,7 +15,7 @@ const PAGES: &[(&str, &str)] = &[("docs/spec/lanes.md", "LEOR"), ("docs/spec/gua
 const CITING: &[&str] = &["rs", "md", "txt", "ld"];
 
 /// Each page defines its rules in order, and each rule that is cited is defined; so is each section of the
-/// protocol's page.
+/// protocol's page, of whose statements enough are cited.
 pub(super) fn rules() -> Result<Vec<String>, String> {
     let mut findings = Vec::new();
     let mut defined = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn rules() -> Result<Vec<String>, String> {
             }
         }
     }
-    findings.extend(crate::cite::dangling()?);
+    findings.extend(crate::cite::findings()?);
     Ok(findings)
 }
 
