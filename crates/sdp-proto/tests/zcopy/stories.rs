@@ -178,6 +178,26 @@ fn a_cancellation_that_crosses_a_send_sm_is_done_by_it() {
     let mut pair = NEW();
     pair.advertise(0, 1000, 10).unwrap();
     pair.settle().unwrap();
+#[test]
+fn a_cancellation_ends_with_the_last_report() {
+    let mut pair = NEW();
+    pair.advertise(0, 1000, 10).unwrap();
+    pair.settle().unwrap();
+    assert!(pair.begin_read(1, 990));
+    pair.cancel(0).unwrap();
+    pair.take(1).unwrap();
+    assert!(pair.end_read(1).unwrap());
+    // The report goes out; the sink is not asked for another answer before the next SrcAvail.
+    let pending = pair.ends[1].pending;
+    pair.post(1, |source, ack| source.next_control(ack, pending)).unwrap();
+    pair.take(0).unwrap();
+    assert_eq!(pair.last_event(0), SourceEvent::Read { bytes: 990, finished: true });
+    pair.advertise(0, 1000, 10).unwrap();
+    assert_eq!(pair.take(1), Ok(true));
+    read_all(&mut pair, 1);
+    assert_eq!(got(&pair), (2000, 2000));
+}
+
     pair.ends[1].sink.refuse();
     pair.control(1).unwrap();
     pair.cancel(0).unwrap();

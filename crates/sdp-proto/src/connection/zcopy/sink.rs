@@ -195,7 +195,6 @@ impl ZcopySink {
         if let Some(offer) = self.offers.first() {
             return self.answer_oldest(offer);
         }
-        self.cancel = None;
         core::mem::take(&mut self.owes_send_sm).then_some(PendingControl::SEND_SM)
     }
 
@@ -221,6 +220,8 @@ impl ZcopySink {
         }
         if offer.left == 0 {
             self.offers.pop();
+            // The last report ends a cancellation; a SendSm that is due follows all the same.
+            self.cancel = self.cancel.filter(|_| !self.offers.is_empty());
         } else if let Some(offer) = self.offers.first_mut() {
             offer.unreported = 0;
         }
