@@ -6,10 +6,18 @@ pub const ZCOPY_ADVERTS: u8 = 4;
 /// Our own advertisements of one kind.
 pub(super) const OWN: usize = 2;
 
-/// Advertisements of one kind that we have outstanding towards a peer that accepts `max_adverts` in
-/// all: half of them, so that the halves need not ask each other.
-pub(super) const fn own_limit(max_adverts: u16) -> usize {
-    let half = (max_adverts as usize).div_ceil(2);
+/// SrcAvails that we have outstanding towards a peer that accepts `max_adverts` of both kinds: half
+/// of them, rounded up, so that the halves need not ask each other.
+pub(super) const fn src_avail_limit(max_adverts: u16) -> usize {
+    at_most_own((max_adverts as usize).div_ceil(2))
+}
+
+/// SinkAvails likewise: the other half, rounded down.
+pub(super) const fn sink_avail_limit(max_adverts: u16) -> usize {
+    at_most_own(max_adverts as usize / 2)
+}
+
+const fn at_most_own(half: usize) -> usize {
     if half < OWN { half } else { OWN }
 }
 

@@ -2,7 +2,7 @@
 
 use sdp_rdma::key::RemoteSlice;
 
-use super::queue::{OWN, Queue, ZCOPY_ADVERTS, own_limit};
+use super::queue::{OWN, Queue, ZCOPY_ADVERTS, sink_avail_limit};
 use crate::{
     Ack, Hold, Mode, PendingControl, Sink, SinkAction, SinkConfig, Violation,
     wire::{Body, Message, Payload, SinkAvail},
@@ -280,7 +280,7 @@ impl ZcopySink {
         if self.sink.mode() != Mode::Pipelined {
             return Err(Hold::ModeForbids);
         }
-        let is_full = self.lent.len() >= own_limit(self.peer_max_adverts);
+        let is_full = self.lent.len() >= sink_avail_limit(self.peer_max_adverts);
         let is_answered = self.offers.is_empty() && !self.owes_send_sm && !pending.has_answer();
         if is_full || self.is_recalling || !is_answered {
             return Err(Hold::AdvertOutstanding);

@@ -2,7 +2,7 @@
 
 use sdp_rdma::key::RemoteSlice;
 
-use super::queue::{OWN, Queue, ZCOPY_ADVERTS, own_limit};
+use super::queue::{OWN, Queue, ZCOPY_ADVERTS, src_avail_limit};
 use crate::{
     Ack, Hold, Mode, Outgoing, PeerCredit, PendingControl, Source, SourceConfig, SourceEvent,
     SourceInput, Violation,
@@ -166,7 +166,7 @@ impl ZcopySource {
         let (limit, inline_fits) = match self.source.mode() {
             Mode::Buffered => return Err(Hold::ModeForbids),
             Mode::Combined => (1, inline != 0),
-            Mode::Pipelined => (own_limit(self.source.peer_max_adverts()), inline == 0),
+            Mode::Pipelined => (src_avail_limit(self.source.peer_max_adverts()), inline == 0),
         };
         if self.adverts.len() >= limit {
             return Err(Hold::AdvertOutstanding);
