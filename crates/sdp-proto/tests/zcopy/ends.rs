@@ -53,6 +53,8 @@ pub struct End {
     pub got: u64,
     pub has_ended: bool,
     pub events: Vec<SourceEvent>,
+    /// Messages on the wire to it whose headers it has learnt.
+    learnt: usize,
     next_key: u32,
 }
 
@@ -87,6 +89,7 @@ impl Pair {
                 got: 0,
                 has_ended: false,
                 events: Vec::new(),
+                learnt: 0,
                 next_key: side << 16,
             }
         };
@@ -213,13 +216,25 @@ impl Pair {
         }
     }
 
+    /// Learns the headers of all messages to an end, before it takes them.
+    pub fn learn_all(&mut self, side: usize) {
+        let end = &mut self.ends[side];
+        for packet in self.wires[side].iter().skip(end.learnt) {
+            end.source.learn(packet.message.header.credit()).expect("legal");
+        }
+        end.learnt = self.wires[side].len();
+    }
+
     /// Takes the next message at an end; whether there was one.
     pub fn take(&mut self, side: usize) -> Result<bool, Stop> {
         let Some(packet) = self.wires[side].pop_front() else { return Ok(false) };
         let message = packet.message;
         self.log.push(format!("{side} takes {message}"));
         let end = &mut self.ends[side];
-        end.source.learn(message.header.credit()).map_err(Stop::Violation)?;
+        if end.learnt == 0 {
+            end.source.learn(message.header.credit()).map_err(Stop::Violation)?;
+        }
+        end.learnt = end.learnt.saturating_sub(1);
         let action = end.sink.handle(&message).map_err(Stop::Violation)?;
         match action {
             SinkAction::Deliver(payload) => end.deliver(packet, payload),

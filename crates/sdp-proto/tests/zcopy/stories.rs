@@ -1,6 +1,11 @@
 //! A story for each line of the state tables (spec 7.9).
 
-use sdp_proto::{Credits, Hold, Mode, SourceEvent, wire::Body};
+use sdp_proto::{
+    Ack, Credits, Hold, Mode, PendingControl, SourceEvent, SourceInput, Violation, ZcopySink,
+    ZcopySource,
+    wire::{Body, ModeChange, SinkAvail},
+};
+use sdp_rdma::key::{RemoteSlice, Rkey};
 
 use crate::ends::{PAYLOAD, Pair, Stop};
 
@@ -174,11 +179,6 @@ fn a_cancellation_that_crosses_the_last_report_needs_no_answer() {
 }
 
 #[test]
-fn a_cancellation_that_crosses_a_send_sm_is_done_by_it() {
-    let mut pair = NEW();
-    pair.advertise(0, 1000, 10).unwrap();
-    pair.settle().unwrap();
-#[test]
 fn a_cancellation_ends_with_the_last_report() {
     let mut pair = NEW();
     pair.advertise(0, 1000, 10).unwrap();
@@ -198,6 +198,11 @@ fn a_cancellation_ends_with_the_last_report() {
     assert_eq!(got(&pair), (2000, 2000));
 }
 
+#[test]
+fn a_cancellation_that_crosses_a_send_sm_is_done_by_it() {
+    let mut pair = NEW();
+    pair.advertise(0, 1000, 10).unwrap();
+    pair.settle().unwrap();
     pair.ends[1].sink.refuse();
     pair.control(1).unwrap();
     pair.cancel(0).unwrap();
@@ -521,6 +526,107 @@ fn leaving_pipelined_mode_voids_buffers() {
     pair.write(0, 500).unwrap();
     pair.settle().unwrap();
     assert_eq!(got(&pair), (1510, 1510));
+}
+
+/// A SinkAvail that crosses the end of Pipelined mode, and is handled behind the acknowledgement of
+/// that: the peer has its buffer back.
+fn crossed_and_acknowledged(payload_before: bool) -> Pair {
+    let mut pair = pipelined();
+    if payload_before {
+        pair.data(0, 10).unwrap();
+    }
+    pair.lend(1, 500).unwrap();
+    pair.change_mode(0, Mode::Combined).unwrap();
+    while pair.take(1).unwrap() {}
+    assert!(pair.ends[1].sink.lent() == 0 && pair.ends[1].live.is_empty());
+    pair.data(1, 1).unwrap();
+    pair.learn_all(0);
+    pair
+}
+
+#[test]
+fn a_sink_avail_from_before_the_change_is_stale_behind_its_acknowledgement() {
+    for payload_before in [false, true] {
+        // Still in Combined: a legal peer is not reset.
+        let mut pair = crossed_and_acknowledged(payload_before);
+        pair.settle().unwrap();
+        assert_eq!(pair.ends[0].source.sink_buffer(), None);
+        // In Pipelined again: nothing is written into memory that the sink has back.
+        let mut pair = crossed_and_acknowledged(payload_before);
+        pair.data(0, 10).unwrap();
+        pair.change_mode(0, Mode::Pipelined).unwrap();
+        assert!(pair.take(0).unwrap());
+        assert_eq!(pair.ends[0].source.sink_buffer(), None);
+        pair.settle().unwrap();
+        // The counts still agree.
+        pair.lend(1, 500).unwrap();
+        pair.settle().unwrap();
+        pair.write(0, 500).unwrap();
+        pair.settle().unwrap();
+        let sent = if payload_before { 1520 } else { 1510 };
+        assert_eq!(got(&pair), (sent, sent));
+    }
+}
+
+#[test]
+fn a_sink_avail_behind_the_change_is_a_violation() {
+    let mut pair = pipelined();
+    let change = pair.change_mode(0, Mode::Combined).unwrap();
+    pair.settle().unwrap();
+    let buffer = RemoteSlice { addr: 0, len: 500, rkey: Rkey(1) };
+    let input = SourceInput::SinkAvail(SinkAvail { buffer, non_discards: 1 });
+    let source = &mut pair.ends[0].source;
+    let before = source.handle(&input, change.header.mseq.wrapping_sub(1));
+    assert_eq!(before, Ok(SourceEvent::Nothing));
+    let behind = source.handle(&input, change.header.mseq);
+    assert_eq!(behind, Err(Violation::SinkAvailNotPipelined));
+}
+
+#[test]
+fn both_kinds_together_stay_within_an_odd_limit() {
+    use sdp_proto::connection::setup::{Local, Remote};
+    let local = Local { lane_messages: true, ..Local::implicit(1000) };
+    let announced = Remote::from(&local.zcopy_hello_ack());
+    for max_adverts in [2, 3, 4, 5] {
+        let mut pair = pipelined();
+        let remote = Remote { max_adverts, ..announced };
+        let (source, sink) = local.zcopy_halves(&remote);
+        let (mut src_avails, mut sink_avails) = (0, 0);
+        // Each half as it is in Pipelined mode, with the limit of this peer.
+        pair.ends[0].source = in_pipelined(source);
+        while pair.advertise(0, 500, 0).is_ok() {
+            src_avails += 1;
+        }
+        let mut sink = sink_in_pipelined(sink);
+        let buffer = RemoteSlice { addr: 0, len: 1 << 20, rkey: Rkey(1) };
+        while sink.lend(buffer, PendingControl::NOTHING).is_ok() {
+            sink_avails += 1;
+        }
+        assert!(src_avails >= 1 && sink_avails >= 1);
+        assert!(src_avails + sink_avails <= max_adverts, "{src_avails} and {sink_avails}");
+    }
+}
+
+/// A new source whose peer has asked for Pipelined mode, behind the change.
+fn in_pipelined(mut source: ZcopySource) -> ZcopySource {
+    let ack = Ack { bufs: 8, mseq_ack: 0, empty: 0 };
+    let buffer = RemoteSlice { addr: 0, len: 20, rkey: Rkey(1) };
+    let sent = source.advertise(ack, buffer, 10).unwrap();
+    source.commit(&sent);
+    let read = SourceInput::RdmaRdCompl { bytes: 10, wants_pipelined: true };
+    source.handle(&read, sent.message().header.mseq).unwrap();
+    let sent = source.change_mode(ack, Mode::Pipelined).unwrap();
+    source.commit(&sent);
+    source
+}
+
+/// A new sink behind the change to Pipelined mode.
+fn sink_in_pipelined(mut sink: ZcopySink) -> ZcopySink {
+    let change = ModeChange { for_source: false, mode: Mode::Pipelined };
+    let mut message = crate::common::raw(Body::ModeChange(change), 0, 0, 0, 8);
+    message.header.mseq = sink.plain().last_mseq().wrapping_add(1);
+    sink.handle(&message).unwrap();
+    sink
 }
 
 #[test]

@@ -474,11 +474,6 @@ impl Source {
         self.peer_max_adverts
     }
 
-    /// Whether the last change of mode is not acknowledged.
-    pub(super) const fn is_mode_unacked(&self) -> bool {
-        self.marks & MODE_UNACKED != 0
-    }
-
     /// A message without regard to gates: those are the caller's.
     pub(super) fn advert(&self, ack: Ack, body: Body, inline: u32) -> Result<Outgoing, Hold> {
         match self.check_open() {

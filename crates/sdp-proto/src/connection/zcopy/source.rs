@@ -39,6 +39,8 @@ pub struct ZcopySource {
     sent_payloads: u32,
     /// Its value when Pipelined mode was left: those behind that use up nothing.
     payloads_before: u32,
+    /// Number of the last ModeChange that left it: SinkAvails that acknowledge less are from before.
+    left_pipelined: Option<u32>,
     /// SinkCancelAck is due.
     owes_cancel_ack: bool,
     /// Whether the peer knows Withdrawn.
@@ -64,6 +66,7 @@ impl ZcopySource {
             buffers: Queue::EMPTY,
             sent_payloads: 0,
             payloads_before: 0,
+            left_pipelined: None,
             owes_cancel_ack: false,
             may_withdraw,
         }
@@ -310,7 +313,9 @@ impl ZcopySource {
         let (mseq, payload) = (message.header.mseq, message.payload_len());
         self.source.commit(sent);
         // Numbers come round again.
-        self.void_before = self.void_before.filter(|before| mseq.wrapping_sub(*before) < 1 << 30);
+        let is_recent = |before: &u32| mseq.wrapping_sub(*before) < 1 << 30;
+        self.void_before = self.void_before.filter(is_recent);
+        self.left_pipelined = self.left_pipelined.filter(is_recent);
         match message.body {
             Body::Data if payload != 0 => {
                 self.rest = self.rest.saturating_sub(payload);
@@ -340,6 +345,7 @@ impl ZcopySource {
             Body::ModeChange(change) if !change.for_source && change.mode != Mode::Pipelined => {
                 self.buffers.clear();
                 self.payloads_before = self.sent_payloads;
+                self.left_pipelined = Some(mseq);
             }
             Body::DisConn => self.buffers.clear(),
             _ => {}
@@ -446,8 +452,9 @@ impl ZcopySource {
         avail: &SinkAvail,
         mseq_ack: u32,
     ) -> Result<SourceEvent, Violation> {
-        let has_left = self.source.mode() != Mode::Pipelined;
-        if has_left && !self.source.is_mode_unacked() {
+        // By its own acknowledgement: younger headers may have been learnt, and the mode changed.
+        let has_left = self.left_pipelined.is_some_and(|mseq| is_before(mseq_ack, mseq));
+        if !has_left && self.source.mode() != Mode::Pipelined {
             return Err(Violation::SinkAvailNotPipelined);
         }
         let (len, limit) = (avail.buffer.len, self.source.peer_receive_size());
