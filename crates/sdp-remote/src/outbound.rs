@@ -748,6 +748,13 @@ impl Outbound {
         Ok(())
     }
 
+    /// Largest payload of a message, apart from credit and room.
+    #[inline]
+    fn longest(&self, tx: &impl SendQueue) -> usize {
+        let message = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
+        message.min(self.source.max_payload() as usize)
+    }
+
     /// Largest payload of a message that could be posted now, apart from the queue pair's own room.
     fn room<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> usize {
         let Some(tx) = io.tx.as_deref() else { return 0 };
@@ -756,8 +763,7 @@ impl Outbound {
         }
         let kept = self.producer.stream().saturating_sub(self.producer.unacknowledged_from());
         let room = io.ring.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
-        let message = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
-        room.min(message).min(self.source.max_payload() as usize)
+        room.min(self.longest(tx))
     }
 
     /// Posts as many messages as there is credit for. 0: the half is on the kernel lane now.

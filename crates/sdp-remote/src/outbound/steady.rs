@@ -78,8 +78,7 @@ impl Outbound {
             return 0;
         }
         let ack = shared.ack();
-        let longest = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
-        let longest = longest.min(self.source.max_payload() as usize);
+        let longest = self.longest(tx);
         let wanted = payload.len();
         let mut at = 0;
         while at < wanted {

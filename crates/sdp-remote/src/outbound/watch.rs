@@ -94,8 +94,7 @@ impl Outbound {
 
     /// The room of which a sender is told: a longest message, or a quarter of what can be kept.
     pub(super) fn usual_room<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>, tx: &T) -> usize {
-        let longest = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
-        longest.min(self.source.max_payload() as usize).min(io.ring.len() / 4)
+        self.longest(tx).min(io.ring.len() / 4)
     }
 
     /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.
