@@ -728,14 +728,8 @@ impl Client {
             }
         }
         if self.edges.is_writable && side.end.is_none() && !side.to_server.is_empty() {
-            match side.write(pool, server) {
-                Ok(more) => {
-                    if !more {
-                        self.edges.was_filled();
-                    }
-                    had_some = true;
-                }
-                Err(e) if is_full(&e) => self.edges.was_filled(),
+            match self.edges.was_written(side.write(pool, server)) {
+                Ok(took_some) => had_some |= took_some,
                 Err(_) => side.fail(End::ServerGone),
             }
         }

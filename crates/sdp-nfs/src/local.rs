@@ -652,14 +652,8 @@ impl Local {
             }
         }
         if self.edges.is_writable && side.end.is_none() && !side.outs.is_empty() {
-            match side.write(areas, stream) {
-                Ok(more) => {
-                    if !more {
-                        self.edges.was_filled();
-                    }
-                    had_some = true;
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.edges.was_filled(),
+            match self.edges.was_written(side.write(areas, stream)) {
+                Ok(took_some) => had_some |= took_some,
                 Err(_) => side.fail(End::ClientGone),
             }
         }

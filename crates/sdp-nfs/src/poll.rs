@@ -67,9 +67,20 @@ impl Edges {
         self.is_readable = has_more || self.has_ended;
     }
 
-    /// It has no more room.
-    pub fn was_filled(&mut self) {
-        (self.is_writable, self.filled) = (false, Instant::now());
+    /// It was written to. `written`: whether it took all. `Ok`: whether it took something.
+    ///
+    /// # Errors
+    /// Those of the write, but a lack of room.
+    pub fn was_written(&mut self, written: io::Result<bool>) -> io::Result<bool> {
+        let (took_some, has_room) = match written {
+            Ok(has_room) => (true, has_room),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => (false, false),
+            Err(e) => return Err(e),
+        };
+        if !has_room {
+            (self.is_writable, self.filled) = (false, Instant::now());
+        }
+        Ok(took_some)
     }
 
     /// All that came was read, and nothing more has come for this long.
