@@ -49,7 +49,7 @@ mod answer;
 mod gate;
 
 pub(crate) use answer::{answer, post_control};
-pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at, take_gate};
+pub(crate) use gate::{GATE_TIMEOUT_NS, gated, gated_at, has_peer_closed, take_gate};
 
 /// Payload of one message of a long send: the reader starts while the writer still copies.
 const PIECE: usize = 16 * 1024;
@@ -753,15 +753,13 @@ fn wake_sleepers(conn: &Conn, fd: c_int, source: &mut SourceState, half: ShmHalf
     }
 }
 
-/// Puts a wake byte on the carrier, unless the peer has closed its end: a byte that is never read
-/// would turn its FIN into a reset.
+/// Puts a wake byte on the carrier, unless the peer has closed its end.
 #[cold]
 #[inline(never)]
 fn ring_carrier(conn: &Conn, fd: c_int, source: &mut SourceState, half: ShmHalf<'_>) {
-    let is_closed = || conn.link().is_none_or(|link| link.peer().intent() == Intent::Closed);
     // L5: counted only after the kernel took it. L10: the count changes under the gate.
     let _ = gated(conn, half, conn.side(), || {
-        if !is_closed() {
+        if !has_peer_closed(conn) {
             ring_gated(conn, fd, source, half);
         }
     });

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 use sdp_fabric_shm::{
-    link::{Intent, ShmHalf, ShmLink, Trust},
+    link::{ShmHalf, ShmLink, Trust},
     token::{TOKEN_LEN, TokenKey},
 };
 use sdp_shm::family::Row;
@@ -41,6 +41,7 @@ const DUE: u32 = 2;
 /// … or not all of its bytes, which both entries announce.
 const OWED: u32 = 4;
 const LEN: u64 = TOKEN_LEN as u64;
+const FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 /// The ends have met: which tokens are to come. Before the segment is there.
 pub(crate) fn begin(row: &Row, key: Option<TokenKey>) {
@@ -158,12 +159,9 @@ pub(crate) fn send(
     }
     let Ok(sent) = carrier::sent(conn.fd()) else { return Sent::Whatever };
     source.carrier_sent = sent;
-    // A byte that is never read would turn the peer's FIN into a reset. A close takes the gate, too: it
-    // comes before the token, or behind it.
-    let is_closed = || conn.link().is_none_or(|link| link.peer().intent() == Intent::Closed);
     let token = key(row).of_side(conn.side() as u8);
     let is_written = gated(conn, half, conn.side(), || {
-        if half.trust() == Trust::No || is_closed() {
+        if half.trust() == Trust::No || send::has_peer_closed(conn) {
             return false;
         }
         row.token.fetch_or(OWED, Ordering::AcqRel);
@@ -171,7 +169,7 @@ pub(crate) fn send(
         source.carrier_sent = sent.wrapping_add(LEN);
         source.switch(half, Lane::Kernel);
         source.publish_sent(half);
-        let _ = fd::send(conn.fd(), &token, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        let _ = fd::send(conn.fd(), &token, FLAGS);
         true
     });
     match is_written {
@@ -187,7 +185,6 @@ pub(crate) fn send(
 /// Sends what the kernel did not take of the announced token.
 fn rest(conn: &ConnGuard, source: &SourceState, row: &Row, half: ShmHalf<'_>) -> Sent {
     let token = key(row).of_side(conn.side() as u8);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
         let left = carrier::sent(conn.fd()).map(|sent| source.carrier_sent.wrapping_sub(sent));
         let bytes = match left {
@@ -202,7 +199,7 @@ fn rest(conn: &ConnGuard, source: &SourceState, row: &Row, half: ShmHalf<'_>) ->
             }
             Err(error) => return Sent::Failed(error),
         };
-        match gated(conn, half, conn.side(), || fd::send(conn.fd(), bytes, flags)) {
+        match gated(conn, half, conn.side(), || fd::send(conn.fd(), bytes, FLAGS)) {
             Some(Ok(_)) => {}
             Some(Err(Errno::EAGAIN)) => return Sent::Full,
             Some(Err(error)) => {

@@ -2,7 +2,7 @@
 
 use libc::c_int;
 use sdp_fabric_shm::identity::{self, Presence};
-use sdp_fabric_shm::link::{Holder, ShmHalf};
+use sdp_fabric_shm::link::{Holder, Intent, ShmHalf};
 use sdp_sys::time::monotonic_ns;
 
 use crate::conn::{self, Conn, Limits, carrier};
@@ -48,6 +48,12 @@ pub(crate) fn gated_at<R>(
     let result = body();
     half.open_gate();
     Some(result)
+}
+
+/// Whether the peer has closed its end: a byte on the carrier that is never read would turn its FIN
+/// into a reset. Under the gate, which its close takes, too.
+pub(crate) fn has_peer_closed(conn: &Conn) -> bool {
+    conn.link().is_none_or(|link| link.peer().intent() == Intent::Closed)
 }
 
 #[cold]
