@@ -36,7 +36,7 @@ impl SpinLock {
             if spins < SPINS {
                 hint::spin_loop();
             } else {
-                sdp_sys::time::yield_now();
+                sdp_sys::time::back_off(spins - SPINS);
             }
         }
     }

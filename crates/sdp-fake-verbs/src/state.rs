@@ -461,9 +461,9 @@ impl State {
         while let Err(holder) =
             self.lock.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed)
         {
-            sdp_sys::time::yield_now();
-            looks += 1;
-            if looks.is_multiple_of(1000) && holder != 0 && holder != own && !is_alive(holder) {
+            sdp_sys::time::back_off(looks);
+            looks = looks.saturating_add(1);
+            if looks.is_multiple_of(100) && holder != 0 && holder != own && !is_alive(holder) {
                 let _ = self.lock.compare_exchange(holder, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }

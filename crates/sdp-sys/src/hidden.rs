@@ -107,8 +107,10 @@ impl Drop for InUse {
 #[cold]
 pub fn await_unused() {
     let end = monotonic_ns().saturating_add(TIMEOUT_NS);
+    let mut turn = 0u32;
     while IN_USE.load(Ordering::SeqCst) != 0 && monotonic_ns() < end {
-        crate::time::yield_now();
+        crate::time::back_off(turn);
+        turn = turn.saturating_add(1);
     }
 }
 

@@ -8,6 +8,25 @@ pub fn yield_now() {
     let _ = kernel::sched_yield();
 }
 
+/// Lets others have this CPU in turn number `turn`, from 0, of a wait for another thread: the first
+/// turns yield, the others sleep for [`BACK_OFF_NS`]. Threads that only yield can keep the CPUs
+/// from whom they wait for: Linux 6.18 was seen to run several of them for minutes, and nobody else.
+#[cold]
+#[inline(never)]
+pub fn back_off(turn: u32) {
+    if turn < BACK_OFF_YIELDS {
+        yield_now();
+    } else {
+        sleep(BACK_OFF_NS);
+    }
+}
+
+/// How many turns of [`back_off`] yield.
+pub const BACK_OFF_YIELDS: u32 = 16;
+
+/// How long the other turns of [`back_off`] sleep, in nanoseconds.
+pub const BACK_OFF_NS: i64 = 50_000;
+
 /// Sleeps for `ns` nanoseconds, less than a second. A signal ends it early.
 #[inline]
 pub fn sleep(ns: i64) {

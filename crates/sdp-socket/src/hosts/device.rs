@@ -22,7 +22,7 @@ use sdp_stats::{Fabric, Reason, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{
     errno::Errno,
     fd, kernel, section,
-    time::{monotonic_ns, yield_now},
+    time::{back_off, monotonic_ns},
 };
 
 use super::{
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// So often a caller lets a thread go on that takes completions.
-const YIELDS: u32 = 100;
+const TURNS: u32 = 40;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
@@ -263,8 +263,8 @@ pub(super) fn drain_one(at: usize) -> bool {
         let had_some = core.drain();
         // Another thread that takes them tells nobody: its next wait would. A caller that sleeps on
         // what it has taken would not be woken.
-        for _ in (0..YIELDS).take_while(|_| core.is_draining()) {
-            yield_now();
+        for turn in (0..TURNS).take_while(|_| core.is_draining()) {
+            back_off(turn);
         }
         for index in core.take_news() {
             let Some(pair) = places::pair_at(at, index) else { continue };

@@ -32,7 +32,7 @@ pub(super) const PAIRS: usize = 128;
 const NOBODY: u32 = u32::MAX;
 /// How often a thread yields its CPU to another that has a half's lock, and how long it waits
 /// beyond that. A handler for a fault may have left the lock for good.
-const LOOKS: u32 = 10_000;
+const LOOKS: u32 = 200;
 /// The same for a caller that can come back later.
 const FEW_LOOKS: u32 = 100;
 const LATE_NS: u64 = 5_000_000_000;
@@ -287,11 +287,11 @@ impl Pair {
         if self.is_dead.load(Ordering::Relaxed) {
             return None;
         }
-        for _ in 0..LOOKS {
+        for turn in 0..LOOKS {
             if let Some(locked) = self.lock_if_free(half) {
                 return Some(locked);
             }
-            sdp_sys::time::yield_now();
+            sdp_sys::time::back_off(turn);
         }
         let end = monotonic_ns() + LATE_NS;
         while monotonic_ns() < end {

@@ -225,8 +225,10 @@ impl Place {
         let device = self.device.swap(null_mut(), Ordering::SeqCst);
         self.again_ns.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
         self.state.store(GONE, Ordering::Release);
+        let mut turn = 0u32;
         while self.fast.load(Ordering::SeqCst) != 0 {
-            sdp_sys::time::yield_now();
+            sdp_sys::time::back_off(turn);
+            turn = turn.saturating_add(1);
         }
         device
     }

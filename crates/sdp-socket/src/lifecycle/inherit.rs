@@ -107,8 +107,10 @@ pub(crate) fn fork_prepare() {
     }
     section::enter();
     let thread = tls::thread_id() as u32;
+    let mut turn = 0u32;
     while FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        sdp_sys::time::yield_now();
+        sdp_sys::time::back_off(turn);
+        turn = turn.saturating_add(1);
     }
     // The other end's answer that came in the meantime would be thrown away.
     table::walk(|fd, entry| {

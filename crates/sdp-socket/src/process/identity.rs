@@ -336,12 +336,14 @@ fn begin() -> bool {
         _ => {}
     }
     let _section = section::Guard::enter();
+    let mut turn = 0u32;
     while let Err(now) = STARTED.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire) {
         if now == 2 {
             return true;
         }
         // The other thread reads a file and maps memory; it may need this CPU for that.
-        sdp_sys::time::yield_now();
+        sdp_sys::time::back_off(turn);
+        turn = turn.saturating_add(1);
     }
     if pid() == 0 {
         remember(sys_pid::current());

@@ -66,8 +66,8 @@ pub(crate) fn event_fd() -> i32 {
 /// A thread is making the doorbell.
 static MAKING: &AtomicU32 = &FORK_PAGE.making;
 
-/// How often a thread yields its CPU to another one that makes the doorbell.
-const LOOKS_AT_MAKER: u32 = 10_000;
+/// How often a thread looks whether another one has made the doorbell.
+const LOOKS_AT_MAKER: u32 = 400;
 
 /// Once only: peers keep the first one that they receive, and none would signal a second.
 fn make_doorbell() {
@@ -89,7 +89,7 @@ pub(crate) fn as_maker(make: impl FnOnce()) {
         if looks == LOOKS_AT_MAKER {
             return;
         }
-        sdp_sys::time::yield_now();
+        sdp_sys::time::back_off(looks);
     }
     make();
     MAKING.store(0, Ordering::Release);

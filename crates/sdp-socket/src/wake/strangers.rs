@@ -57,8 +57,8 @@ pub(crate) const USERS: usize = PARTIES + 1;
 /// Rings after which a doorbell is emptied. The smallest holds more (128, with the kernel's least
 /// send buffer), and each of its bytes was written for a sleeper.
 const DRAIN_AFTER: u32 = 48;
-/// How often a thread yields its CPU to another that empties the same doorbell.
-const LOOKS_AT_DRAINER: u32 = 1_000;
+/// How often a thread looks whether another one has emptied the same doorbell.
+const LOOKS_AT_DRAINER: u32 = 100;
 
 /// The doorbell and page of one user, or of another party. Its place never changes; it goes with the process's own
 /// doorbell.
@@ -123,7 +123,7 @@ impl Place {
             if looks == LOOKS_AT_DRAINER {
                 return;
             }
-            sdp_sys::time::yield_now();
+            sdp_sys::time::back_off(looks);
         }
         let _in_use = InUse::begin();
         let rings = doorbell.rings(); // first: what is counted from here on may be written later

@@ -185,7 +185,7 @@ pub(crate) fn lock() {
         // Behind a filter the library makes no system calls: a thread that woke up there comes for
         // the lock once again.
         if spins.is_multiple_of(64) && !process::is_retired() {
-            sdp_sys::time::yield_now();
+            sdp_sys::time::back_off(spins / 64);
         }
         core::hint::spin_loop();
     }
