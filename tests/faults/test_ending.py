@@ -54,6 +54,16 @@ def test_peer_gone_while_asleep(how, wait):
     both("ending", "while_asleep", how, wait)
 
 
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+@pytest.mark.parametrize("how", ["kill", "exit", "shutdown"])
+def test_peer_gone_behind_unread_bytes(how, env):
+    """The end is an edge of its own, and beside the bytes a level-triggered set says RDHUP as often as it is asked."""
+    seen = both("ending", "behind_unread_bytes", how, env=env).seen
+    hup = select.EPOLLIN | select.EPOLLRDHUP
+    assert seen["edge"][:2] == [[select.EPOLLIN]] * 2, seen
+    assert seen["level rdhup"][1:4] == [[hup], 100, [hup]], seen
+
+
 @pytest.mark.parametrize("seed", seeds(6))
 def test_killed_under_load(seed):
     assert scenario("ending", "killed_under_load", seed).seen == {"fine": True}

@@ -143,6 +143,52 @@ def while_asleep(how, wait):
     return {"seen": seen, "soon": time.monotonic() - began < 5}
 
 
+@scenario
+def behind_unread_bytes(how):
+    """The peer goes when a set has reported its bytes and nobody has read them: what each wait says then, and after a read."""
+    seen = {}
+    for name, events in (
+        ("level", select.EPOLLIN),
+        ("level rdhup", select.EPOLLIN | select.EPOLLRDHUP),
+        ("edge", select.EPOLLIN | select.EPOLLET),
+        ("edge rdhup", select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET),
+    ):
+        hear, tell = os.pipe()
+
+        def peer(sock, hear=hear, tell=tell):
+            os.close(tell)
+            sock.sendall(b"x" * 100)
+            os.read(hear, 1)
+            if how == "shutdown":
+                sock.shutdown(socket.SHUT_WR)
+                os.read(hear, 1)
+            os._exit(0)
+
+        sock, child = pair(peer)
+        os.close(hear)
+        held = select.epoll()
+        held.register(sock, events)
+
+        def wait(limit_s, held=held):
+            # A killed peer's wake bytes may make its FIN a reset, which has two bits more.
+            return [bits & (select.EPOLLIN | select.EPOLLRDHUP) for _, bits in held.poll(limit_s)]
+
+        told = [wait(8)]
+        if how == "kill":
+            ends.kill(child)
+        else:
+            os.write(tell, b"x")
+        until = time.monotonic() + 8
+        while "RDHUP" not in ends.readiness(sock) and time.monotonic() < until:
+            time.sleep(0.001)
+        told += [wait(0.5), len(sock.recv(1000)), wait(0) if "level" in name else None, len(sock.recv(1000))]
+        os.close(tell)
+        if how != "kill":
+            ends.reap(child)
+        seen[name] = told
+    return seen
+
+
 def echo(sock):
     """Sends back what it gets until the end."""
     try:

@@ -509,14 +509,13 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
         }
     }
     if events != 0 {
-        if reg.events & ONESHOT != 0
-            && reg.events & RDHUP != 0
+        if (reg.knows_end || reg.events & ONESHOT != 0 && reg.events & RDHUP != 0)
             && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
         {
-            // The kernel, which is to report nothing more of it, would have reported the end beside
-            // the bytes.
+            // The kernel would have reported the end beside the bytes. Of a disabled registration
+            // it is to report nothing more.
             let over = carrier::readiness(reg.fd, libc::POLLRDHUP) as u16;
-            events |= u32::from(over) & (ALWAYS | RDHUP);
+            events |= u32::from(over) & (ALWAYS | RDHUP) & (reg.events | ALWAYS);
         }
         out.push(events, reg.data, at);
         if reg.events & ONESHOT != 0 {
@@ -795,6 +794,22 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
     pass
 }
 
+/// Notes the cursor of what a kernel event reports. True: an edge has reported it before. The end
+/// behind bytes that nobody has read is new all the same: a peer that is killed or exits says
+/// nothing in its ring, and the kernel says this once.
+fn is_old_edge(m: &mut Mirror, at: u32, cursor: u64, is_kernels: bool) -> bool {
+    let Some(reg) = m.reg(at) else { return false };
+    let before = core::mem::replace(&mut reg.reported, cursor);
+    if reg.events & ET == 0 || before != cursor || is_kernels {
+        return false;
+    }
+    let is_end = !reg.knows_end
+        && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
+        && carrier::is_over(reg.fd);
+    reg.knows_end |= is_end;
+    !is_end
+}
+
 fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u32 {
     let events = copies::without(reg, events);
     let Some(conn) = conn::get(reg.conn) else { return events };
@@ -856,16 +871,16 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             // meanwhile. Nothing is lost: a later message makes a new event.
             pass &= !IN_KIND;
         } else if let Some(cursor) = verified.cursor {
-            let is_edge = reg.events & ET != 0;
-            if let Some(reg) = m.reg(at) {
-                if is_edge && reg.reported == cursor && !verified.is_kernels {
-                    pass &= !IN_KIND;
-                }
-                reg.reported = cursor;
+            if is_old_edge(m, at, cursor, verified.is_kernels) {
+                pass &= !IN_KIND;
             }
             // Looked at again by the next wait, which arms it when all has been taken.
             m.push_ready(at);
         }
+    } else if events & over != 0
+        && let Some(reg) = m.reg(at)
+    {
+        reg.knows_end = true;
     }
     pass = all_of(m, at, reg, conn, pass, || readiness::look(conn).cursor());
     if events & libc::EPOLLHUP as u32 != 0 && conn.has_pending_error() && hosts::is_guarded(conn) {

@@ -66,11 +66,12 @@ pub(crate) struct Registration {
     pub(crate) is_disabled: bool,
     /// EPOLLOUT was taken out of the kernel's registration while the ring is full.
     pub(crate) is_stripped: bool,
-    /// Of a connection whose bytes come by the kernel, as far as the library knows: counted in
-    /// [`Set::by_kernel`].
+    /// Of a connection whose bytes, as far as is known, come by the kernel: in [`Set::by_kernel`].
     pub(crate) is_kernels: bool,
     /// Edge: an event of the kernel's has not been verified, because another thread was at work on the connection.
     pub(crate) is_unjudged: bool,
+    /// The kernel's word of the end has been passed on: it belongs to each further event.
+    pub(crate) knows_end: bool,
     /// Edge: the ring cursor last reported.
     pub(crate) reported: u64,
 }
@@ -90,8 +91,7 @@ pub(crate) struct Set {
     pub(crate) doors: super::foreign::Doors,
     /// Threads asleep on the set …
     pub(crate) sleepers: u32,
-    /// … of them those that fell asleep before there was a doorbell page, and are not counted in
-    /// it.
+    /// … of them those that fell asleep before there was a doorbell page, uncounted in it.
     pub(crate) sleepers_without_doorbell: u32,
     pub(crate) members: u32,
     pub(crate) first_member: u32,
@@ -110,8 +110,7 @@ pub(crate) struct Set {
     pub(crate) busy: u32,
     /// The last wait reported the kernel's events, and those alone: the rings' are next.
     pub(crate) is_rings_turn: bool,
-    /// The kernel's last events included one of a listener, and those of rings were kept for the
-    /// next wait.
+    /// The kernel's last events had one of a listener: those of rings are kept for the next wait.
     pub(crate) held_rings: bool,
     /// Registrations that are noted with their connections ([`super::noted`]).
     pub(crate) noted: u32,
@@ -447,6 +446,7 @@ impl Mirror {
             is_stripped: false,
             is_kernels: false,
             is_unjudged: false,
+            knows_end: false,
             reported: 0,
         };
         self.set_kernels(index, conn.stage() != Stage::Listener);

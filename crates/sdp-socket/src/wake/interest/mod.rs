@@ -142,6 +142,7 @@ pub(crate) fn attached(conn: &Conn) {
 pub(crate) fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     let Some(set) = m.reg(at).map(|reg| {
         reg.reported = 0; // a cursor of lanes that it had before, perhaps
+        reg.knows_end = false;
         reg.set
     }) else {
         return false;
@@ -389,6 +390,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
                 reg.is_disabled = false;
                 reg.is_stripped = strips;
                 reg.reported = 0;
+                reg.knows_end = false;
             }
             sleeps |= enter(m, at, conn);
         }
