@@ -1,8 +1,16 @@
 //! How long a sender waits for room that the other end is to make, before its bytes go by the
 //! carrier.
 
-/// At first and at most: a reader that wants a busy CPU is late by that.
-const LONGEST_NS: u64 = 100_000_000;
+/// At first: a reader that wants a busy CPU is late by that.
+const FIRST_NS: u64 = 100_000_000;
+/// At most, where the other end has made room behind earlier waits: its program reads, and one of
+/// several threads of it may be as late as that.
+const LONGEST_NS: u64 = 400_000_000;
+/// Longer for each byte that went by the carrier since the other end made room last: its program
+/// comes to the ring behind them, and where the kernel's buffers are large nothing tells of its reads.
+const CARRIER_BYTE_NS: u64 = 100;
+/// And that at most.
+const CARRIER_MOST_NS: u64 = 1_000_000_000;
 /// Where this end has not read either what came since the wait began: both programs may be sending,
 /// and TCP takes the bytes of both.
 const SHORTEST_NS: u64 = 1_000_000;
@@ -16,7 +24,9 @@ pub(super) struct CreditWait {
     since: Option<u64>,
     /// The peer's last words about credit and room then.
     told: (u64, u32),
-    /// Bytes that the carrier allowed then.
+    /// Bytes that the carrier had taken when the other end made room last, or a wait was in vain.
+    carried: u64,
+    /// Bytes that the carrier allowed when the wait began.
     allowed: u64,
     /// Messages that this end's program had read then.
     read: u32,
@@ -24,12 +34,20 @@ pub(super) struct CreditWait {
     longest_ns: u64,
 }
 
-/// What the other end has told of room, and messages that came: those unread, and how many were read.
-pub(super) type Heard = ((u64, u32), (u32, u32));
+/// What a wait is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// What the other end has told of credit and room.
+    pub(super) told: (u64, u32),
+    /// Messages that came: those unread, and how many were read.
+    pub(super) came: (u32, u32),
+    /// Bytes that the carrier has taken.
+    pub(super) carried: u64,
+}
 
 impl CreditWait {
     pub(super) const fn new() -> Self {
-        Self { since: None, told: (0, 0), allowed: 0, read: 0, longest_ns: LONGEST_NS }
+        Self { since: None, told: (0, 0), carried: 0, allowed: 0, read: 0, longest_ns: FIRST_NS }
     }
 
     /// Nobody waits any more.
@@ -45,9 +63,9 @@ impl CreditWait {
         }
     }
 
-    /// It was in vain.
-    pub(super) fn give_up(&mut self) {
-        self.since = None;
+    /// It was in vain. `carried`: bytes that the carrier has taken.
+    pub(super) fn give_up(&mut self, carried: u64) {
+        (self.since, self.carried) = (None, carried);
         self.longest_ns = (self.longest_ns / 4).max(SHORTEST_NS);
     }
 
@@ -60,14 +78,17 @@ impl CreditWait {
         now: u64,
         allowed: impl Fn() -> u64,
     ) -> Option<u64> {
-        if self.told != heard.0 {
+        if self.told != heard.told {
             self.end();
-            self.told = heard.0;
+            if self.told.1 != heard.told.1 {
+                self.carried = heard.carried;
+            }
+            self.told = heard.told;
         }
         if self.since.is_none() {
-            (self.since, self.read, self.allowed) = (Some(now), heard.1.1, allowed());
+            (self.since, self.read, self.allowed) = (Some(now), heard.came.1, allowed());
         }
-        let until = self.ends_at(heard.1)?;
+        let until = self.ends_at(heard)?;
         if now < until {
             return Some(until);
         }
@@ -76,13 +97,16 @@ impl CreditWait {
             return None;
         }
         (self.since, self.allowed) = (Some(now), allowed);
-        self.ends_at(heard.1)
+        self.ends_at(heard)
     }
 
     /// When one that goes on ends.
-    pub(super) fn ends_at(&self, (unread, read): (u32, u32)) -> Option<u64> {
+    pub(super) fn ends_at(&self, heard: Heard) -> Option<u64> {
+        let (unread, read) = heard.came;
         let reads = unread == 0 || read != self.read;
-        let longest_ns = if reads { self.longest_ns } else { SHORTEST_NS };
+        let behind = heard.carried.saturating_sub(self.carried).saturating_mul(CARRIER_BYTE_NS);
+        let longest_ns = self.longest_ns.saturating_add(behind.min(CARRIER_MOST_NS));
+        let longest_ns = if reads { longest_ns } else { SHORTEST_NS };
         self.since.map(|since| since.saturating_add(longest_ns))
     }
 }
@@ -91,7 +115,11 @@ impl CreditWait {
 mod tests {
     use super::*;
 
-    const NOTHING: Heard = ((0, 0), (0, 0));
+    const NOTHING: Heard = heard((0, 0), (0, 0));
+
+    const fn heard(told: (u64, u32), came: (u32, u32)) -> Heard {
+        Heard { told, came, carried: 0 }
+    }
 
     fn none() -> u64 {
         0
@@ -100,34 +128,54 @@ mod tests {
     #[test]
     fn a_wait_in_vain_makes_the_next_ones_shorter_and_one_that_is_worth_it_longer() {
         let mut wait = CreditWait::new();
-        assert_eq!(wait.until(NOTHING, 5, none), Some(5 + LONGEST_NS));
-        assert_eq!(wait.until(NOTHING, 5 + LONGEST_NS, none), None);
+        assert_eq!(wait.until(NOTHING, 5, none), Some(5 + FIRST_NS));
+        assert_eq!(wait.until(NOTHING, 5 + FIRST_NS, none), None);
         for _ in 0..10 {
-            wait.give_up();
+            wait.give_up(0);
         }
         assert_eq!(wait.until(NOTHING, 5, none), Some(5 + SHORTEST_NS));
-        assert_eq!(wait.until(((1, 0), (0, 0)), 7, none), Some(7 + 2 * SHORTEST_NS));
+        assert_eq!(wait.until(heard((1, 0), (0, 0)), 7, none), Some(7 + 2 * SHORTEST_NS));
         wait.end();
-        assert_eq!(wait.until(((1, 0), (0, 0)), 9, none), Some(9 + 4 * SHORTEST_NS));
+        assert_eq!(wait.until(heard((1, 0), (0, 0)), 9, none), Some(9 + 4 * SHORTEST_NS));
+        for told in 2..20 {
+            wait.until(heard((told, 0), (0, 0)), 9, none);
+        }
+        assert_eq!(wait.until(heard((20, 0), (0, 0)), 9, none), Some(9 + LONGEST_NS));
     }
 
     #[test]
     fn an_end_that_does_not_read_waits_for_a_moment() {
         let mut wait = CreditWait::new();
-        assert_eq!(wait.until(((0, 0), (3, 8)), 5, none), Some(5 + SHORTEST_NS));
-        assert_eq!(wait.until(((0, 0), (2, 9)), 6, none), Some(5 + LONGEST_NS));
-        assert_eq!(wait.ends_at((2, 8)), Some(5 + SHORTEST_NS));
+        assert_eq!(wait.until(heard((0, 0), (3, 8)), 5, none), Some(5 + SHORTEST_NS));
+        assert_eq!(wait.until(heard((0, 0), (2, 9)), 6, none), Some(5 + FIRST_NS));
+        assert_eq!(wait.ends_at(heard((0, 0), (2, 8))), Some(5 + SHORTEST_NS));
         wait.stop();
-        assert_eq!(wait.ends_at((0, 0)), None);
+        assert_eq!(wait.ends_at(heard((0, 0), (0, 0))), None);
     }
 
     #[test]
     fn a_peer_that_reads_on_the_carrier_is_waited_for() {
         let mut wait = CreditWait::new();
-        assert_eq!(wait.until(NOTHING, 5, || 100), Some(5 + LONGEST_NS));
-        let end = 5 + LONGEST_NS;
-        assert_eq!(wait.until(NOTHING, end, || 100 + CARRIER_STEP), Some(end + LONGEST_NS));
-        let end = end + LONGEST_NS;
+        assert_eq!(wait.until(NOTHING, 5, || 100), Some(5 + FIRST_NS));
+        let end = 5 + FIRST_NS;
+        assert_eq!(wait.until(NOTHING, end, || 100 + CARRIER_STEP), Some(end + FIRST_NS));
+        let end = end + FIRST_NS;
         assert_eq!(wait.until(NOTHING, end, || 99 + 2 * CARRIER_STEP), None);
+    }
+
+    #[test]
+    fn a_peer_with_much_on_the_carrier_is_waited_for_longer_and_once() {
+        let mut wait = CreditWait::new();
+        let mut heard = Heard { carried: 1_000_000, ..NOTHING };
+        let longest = FIRST_NS + 1_000_000 * CARRIER_BYTE_NS;
+        assert_eq!(wait.until(heard, 5, none), Some(5 + longest));
+        assert_eq!(wait.until(heard, 5 + longest, none), None);
+        wait.give_up(heard.carried);
+        assert_eq!(wait.until(heard, 5, none), Some(5 + FIRST_NS / 4));
+        // What is read when there is news lies behind no more.
+        heard.told = (0, 1);
+        assert_eq!(wait.until(heard, 6, none), Some(6 + FIRST_NS / 2));
+        heard.carried = 1 << 40;
+        assert_eq!(wait.ends_at(heard), Some(6 + FIRST_NS / 2 + CARRIER_MOST_NS));
     }
 }

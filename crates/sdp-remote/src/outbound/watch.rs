@@ -8,16 +8,11 @@ use sdp_rdma::{
     work::{Status, WorkId},
 };
 
-use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait};
+use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait, credit_wait::Heard};
 use crate::{Carrier, Shared};
 
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
-
-/// Messages that came: how many are unread, and how many were read.
-fn came<T: SendQueue, C>(io: &SendContext<'_, T, C>) -> (u32, u32) {
-    io.tx.as_deref().map_or((0, 0), SendQueue::unread)
-}
 
 impl Outbound {
     /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
@@ -28,7 +23,7 @@ impl Outbound {
         if let Some(until) = self.waits_until(io) {
             return Err(SendError::Wait(Wait::Credit { until }));
         }
-        self.wait.give_up();
+        self.wait.give_up(self.producer.carrier());
         self.counts.spills += 1;
         self.spill.allow(self.counts.messages);
         self.resume();
@@ -53,7 +48,7 @@ impl Outbound {
             if let Some(until) = self.waits_until(io) {
                 return Err(SendError::Wait(Wait::Credit { until }));
             }
-            self.wait.give_up();
+            self.wait.give_up(self.producer.carrier());
             self.spill.allow(self.counts.messages);
         }
         // Where all is used up and no wait is due, the half is not on the kernel lane for that.
@@ -66,15 +61,22 @@ impl Outbound {
         &mut self,
         io: &SendContext<'_, T, C>,
     ) -> Option<u64> {
-        let progress = io.tx.as_deref().map_or(0, |tx| tx.progress());
-        let heard = ((self.learnt, progress), came(io));
-        self.wait.until(heard, io.now, || io.carrier.allowed())
+        self.wait.until(self.heard(io), io.now, || io.carrier.allowed())
+    }
+
+    fn heard<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Heard {
+        let tx = io.tx.as_deref();
+        Heard {
+            told: (self.learnt, tx.map_or(0, SendQueue::progress)),
+            came: tx.map_or((0, 0), SendQueue::unread),
+            carried: self.producer.carrier(),
+        }
     }
 
     /// When a sender that waits for credit is to be told that it waits no longer, if that is to come.
     pub(super) fn starves_until<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Option<u64> {
         let waits = self.producer.lane() == Lane::Sdp || self.is_spill_used_up(io.shared);
-        self.wait.ends_at(came(io)).filter(|until| waits && io.now < *until)
+        self.wait.ends_at(self.heard(io)).filter(|until| waits && io.now < *until)
     }
 
     /// Whether a sender that was told [`Wait::Credit`] is to call [`Outbound::send`] again: there is room for a
