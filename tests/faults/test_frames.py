@@ -32,6 +32,12 @@ def test_a_file_is_cut(way, how, env):
 
 
 @WAYS
+def test_a_jump_out_of_half_a_message(env):
+    """Who waits for the end of another thread's message is told when a jump ends it."""
+    assert play("torn.c", env=env).seen == {"told": True}
+
+
+@WAYS
 @pytest.mark.parametrize("stack", [(), ("alt",)], ids=["own-stack", "alternate"])
 @pytest.mark.parametrize("call", ["raise", "recv", "poll", "select", "epoll_wait"])
 def test_a_handler_walks_to_main(call, stack, env):

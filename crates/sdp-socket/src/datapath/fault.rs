@@ -26,7 +26,7 @@ use crate::{
         self,
         table::{self, Entry},
     },
-    wake::call_guard,
+    wake::{call_guard, doorbell},
 };
 
 /// glibc's `struct _pthread_cleanup_buffer`, in words.
@@ -125,8 +125,8 @@ extern "C" fn left_for_good(left: *mut c_void) {
     // SAFETY: registered by `watch` with a value that lives until its frame is gone, and taken back
     // before that.
     let left = unsafe { &*left.cast::<LetGo>() };
-    if left.half == Half::Send {
-        left.conn.turn.end(tls::thread_id() as u32);
+    if left.half == Half::Send && left.conn.turn.end(tls::thread_id() as u32) {
+        doorbell::signal_self(left.conn.index());
     }
     // SAFETY: libc wrote it; a registration before this one is further down the stack, and intact.
     let before = unsafe { *left.registration.get() }[REGISTRATION_WORDS - 1];
