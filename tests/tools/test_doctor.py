@@ -203,7 +203,12 @@ def test_rdma_modules_permissions_and_memory(ladder, machine):
     found = judge(ladder, machine, code=0)
     whats = " ".join(f["what"] for f in found["rdma"])
     assert "port 1 is DOWN" in whats and "no /dev/infiniband/uverbs" in whats
-    assert grades(found, "memlock") == ["note"] and "64 KiB" in found["memlock"][0]["what"]
+    assert grades(found, "memlock") == ["note"]
+    assert "64 KiB" in found["memlock"][0]["what"] and "not enough for a connection" in found["memlock"][0]["what"]
+    machine("proc/self/limits", "Max locked memory         8388608              8388608              bytes\n")
+    (little,) = judge(ladder, machine, code=0)["memlock"]
+    assert little["what"].endswith("128 connections to other hosts have rings of 64 to 16 KiB, where 256 are wanted"), little
+    assert "LimitMEMLOCK=64M" in little["advice"], little
 
 
 @as_root

@@ -77,6 +77,21 @@ impl RingBudget {
         RINGS.into_iter().find(fits)
     }
 
+    /// Bytes of the first connection's ring, and of the last one's where all are there at once.
+    pub fn first_and_last(&self) -> (u32, u32) {
+        let (mut sizes, mut pinned, mut used) = ((0, 0), 0, 0);
+        while let Some((ring, kept)) = self.sizes(used, pinned) {
+            let first = if used == 0 { ring } else { sizes.0 };
+            (sizes, pinned, used) = ((first, ring), pinned + Self::pinned(ring, kept), used + 1);
+        }
+        sizes
+    }
+
+    /// Bytes of the largest ring.
+    pub const fn largest() -> u32 {
+        RINGS[0].0
+    }
+
     /// Bytes that a connection of these sizes pins.
     pub const fn pinned(ring: u32, kept: u32) -> usize {
         ring as usize + kept as usize + RING_OTHER
@@ -199,6 +214,10 @@ mod tests {
         let sixty_four = all(64 << 20);
         assert_eq!((sixty_four[0], sixty_four[31]), ((256, 128), (256, 128)));
         assert!(sixty_four[127].0 >= 32, "{:?}", sixty_four[127]);
+        for (limit, sizes) in [(8, &eight), (16, &sixteen), (64, &sixty_four)] {
+            let (first, last) = RingBudget::within(limit << 20, 128).unwrap().first_and_last();
+            assert_eq!((first >> 10, last >> 10), (sizes[0].0, sizes[127].0));
+        }
         assert!((1..20).contains(&all(1 << 20).len()));
         assert_eq!(RingBudget::within(65536, 128), Err(Error::MemLock));
     }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::PathBuf;
 
+use sdp_fabric_verbs::budget::{CONNECTIONS_MAX, RingBudget};
+
 use super::{Doctor, Grade};
 use crate::{devices, ping};
 
@@ -14,6 +16,21 @@ const LIBRARY_FOLDERS: [&str; 5] =
     ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib"];
 /// Locked memory below which a device cannot register much.
 const LITTLE_LOCKED: u64 = 64 << 20;
+
+/// What connections to other hosts have of `limit` bytes that may be locked.
+fn rings(limit: u64) -> String {
+    let Ok(budget) = RingBudget::within(limit, CONNECTIONS_MAX) else {
+        return "not enough for a connection to another host".into();
+    };
+    let (first, last) = budget.first_and_last();
+    let (first, last, whole) = (first >> 10, last >> 10, RingBudget::largest() >> 10);
+    let connections = match budget.connections {
+        1 => "one connection to another host has".into(),
+        all => format!("{all} connections to other hosts have"),
+    };
+    let sizes = if first == last { format!("{first}") } else { format!("{first} to {last}") };
+    format!("{connections} rings of {sizes} KiB, where {whole} are wanted")
+}
 
 impl Doctor {
     pub(super) fn rdma(&mut self) {
@@ -62,8 +79,9 @@ impl Doctor {
         if let Some(limit) = self.limit("self", "Max locked memory")
             && limit < LITTLE_LOCKED
         {
-            let what = format!("only {} KiB may be locked (memlock)", limit / 1024);
-            let advice = "For RDMA: ulimit -l unlimited, or limits.conf, or LimitMEMLOCK=.";
+            let what =
+                format!("only {} KiB may be locked (memlock): {}", limit / 1024, rings(limit));
+            let advice = "For RDMA: ulimit -l 65536 or more, or limits.conf, or LimitMEMLOCK=64M.";
             self.add("memlock", Grade::Note, what, advice);
         }
         let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
