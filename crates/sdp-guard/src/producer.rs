@@ -303,6 +303,30 @@ impl<const N: usize> Producer<N> {
         Ok(())
     }
 
+    /// How many messages are kept.
+    pub const fn kept(&self) -> usize {
+        self.count as usize
+    }
+
+    /// The peer has read `len` bytes of advertised memory: they are its own, and none is kept. All
+    /// messages before them are acknowledged.
+    pub fn read_by_peer(&mut self, len: u32) {
+        self.stream = self.stream.saturating_add(u64::from(len));
+    }
+
+    /// New payload that the caller keeps and no message has: a queue pair that is given up at once
+    /// ([`Self::link_died`], [`Self::resume`]) had it advertised.
+    ///
+    /// # Errors
+    /// Those of [`Self::may_post`], which the caller has asked before it advertised.
+    pub fn keep(&mut self, len: u32) -> Result<(), Refusal> {
+        let posted = self.posted;
+        // As if the next message had it.
+        let kept = self.posted(posted.wrapping_add(1), len);
+        self.posted = posted;
+        kept
+    }
+
     /// The peer's software has everything up to this message in its inbox. An old number says nothing.
     ///
     /// # Errors

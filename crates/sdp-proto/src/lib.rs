@@ -51,7 +51,7 @@ mod violation;
 pub mod wire;
 
 pub use connection::{
-    exchange::{Exchange, TakenMessage, take},
+    exchange::{Exchange, TakenMessage, judge_unasked, take, take_zcopy},
     fast::{FastHeader, Sent, Taken},
     mode::Mode,
     pending::{MAX_ADVERTS, PendingControl},
@@ -60,7 +60,7 @@ pub use connection::{
     sink::{Sink, SinkAction, SinkConfig, SourceInput},
     source::{Hold, Outgoing, Source, SourceConfig, SourceEvent},
     words::{Ack, Corrupt, Credits, PeerCredit},
-    zcopy::{ZcopySink, ZcopySource},
+    zcopy::{ZCOPY_ADVERTS, ZcopySink, ZcopySource},
 };
 pub use violation::Violation;
 pub use wire::{Payload, Ring};

@@ -55,6 +55,7 @@ impl World {
             bufs,
             receive_size,
             lane_messages: false,
+            zcopy: false,
             ring: None,
         };
         let remote =

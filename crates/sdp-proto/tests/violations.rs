@@ -55,6 +55,7 @@ fn local() -> Local {
         bufs: 8,
         receive_size: 1000,
         lane_messages: false,
+        zcopy: false,
         ring: None,
     }
 }

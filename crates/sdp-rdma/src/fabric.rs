@@ -123,6 +123,10 @@ pub trait SendQueue {
     fn max_message(&self) -> usize;
     /// Payload bytes that a message with a 16-byte header could carry now without `Full`; a hint.
     fn room(&self) -> usize;
+    /// Bytes that messages of any number could take together, headers included; a hint.
+    fn room_for_all(&self) -> usize {
+        self.room()
+    }
     /// Posts one SEND of `header` followed by all of `payload`.
     fn post_send(
         &mut self,

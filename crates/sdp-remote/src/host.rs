@@ -205,6 +205,11 @@ where
         }
     }
 
+    /// The queue pair of a connection, made or asked for.
+    pub fn id_of(&self, number: u32) -> Option<F::Id> {
+        self.links.iter().flatten().find(|(_, of)| *of == number).map(|(id, _)| *id)
+    }
+
     fn number(&self, id: F::Id) -> Option<u32> {
         self.links.iter().flatten().find(|(of, _)| *of == id).map(|(_, number)| *number)
     }

@@ -9,7 +9,7 @@ use sdp_guard::{
     scan::{self, LOOK_AHEAD},
 };
 use sdp_proto::{
-    Payload, Sink, SinkConfig, TakenMessage,
+    Payload, SinkConfig, TakenMessage, ZcopySink,
     wire::{Lane as WireLane, LaneSwitch, Message, PREFIX_MAX},
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
@@ -17,7 +17,11 @@ use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 use crate::{Agreement, Carrier, CarrierError, Outbound, Reason, Shared};
 
 mod ahead;
+mod fetch;
+mod into;
 mod steady;
+
+use into::{Probe, RingSink};
 
 /// Messages in an inbox. Further messages stay with the fabric, unacknowledged.
 const INBOX: usize = 64;
@@ -157,7 +161,7 @@ enum Seen {
 pub struct Inbound {
     consumer: Consumer,
     arrival: Arrival,
-    sink: Sink,
+    sink: ZcopySink,
     inbox: Inbox,
     /// Of meetings whose markers may come, oldest first.
     seals: [Option<(u32, Seal)>; SEALS],
@@ -195,6 +199,8 @@ pub struct InboundCounts {
     pub messages: u64,
     /// Bytes delivered that came by the queue pair.
     pub bytes: u64,
+    /// Bytes delivered that were READ.
+    pub fetched: u64,
     /// Bytes delivered that came by the carrier.
     pub carrier_bytes: u64,
     /// Markers read.
@@ -223,7 +229,7 @@ impl Inbound {
         Self {
             consumer: Consumer::new(position),
             arrival: Arrival::new(),
-            sink: Sink::new(&SinkConfig::implicit(4096)),
+            sink: ZcopySink::new(&SinkConfig::implicit(4096), 1, false),
             inbox: Inbox::new(),
             seals: [None; SEALS],
             meeting: 0,
@@ -236,6 +242,7 @@ impl Inbound {
             counts: InboundCounts {
                 messages: 0,
                 bytes: 0,
+                fetched: 0,
                 carrier_bytes: 0,
                 markers: 0,
                 skipped: 0,
@@ -245,7 +252,7 @@ impl Inbound {
     }
 
     pub(crate) fn begin(&mut self, met: &Agreement) {
-        let (_, sink) = met.local.halves(&met.remote);
+        let (_, sink) = met.local.zcopy_halves(&met.remote);
         (self.sink, self.arrival) = (sink, Arrival::new());
         self.meeting = met.number;
         (self.is_drained, self.has_disconnected) = (false, false);
@@ -448,6 +455,9 @@ impl Inbound {
                 }
             }
         }
+        if shared.has_zcopy() {
+            self.answer(shared);
+        }
         if has_some {
             shared.set_ack(self.sink.ack(rx.posted()));
         }
@@ -466,7 +476,13 @@ impl Inbound {
         let first = bytes.get(..copied).unwrap_or_default();
         let parsed = Message::parse(first, message.len).map_err(Reason::Message)?;
         carrier.trace(false, &parsed.header);
-        match sdp_proto::take(&mut self.sink, &parsed, shared).map_err(Reason::Message)? {
+        let taken = match shared.has_zcopy() {
+            true => self.take_offers(&parsed, shared)?,
+            false => {
+                sdp_proto::take(self.sink.plain_mut(), &parsed, shared).map_err(Reason::Message)?
+            }
+        };
+        match taken {
             TakenMessage::Deliver(payload) => return self.keep(message, payload),
             TakenMessage::EndOfStream => self.has_disconnected = true,
             TakenMessage::Reset => return Err(Reason::Aborted),
@@ -845,40 +861,6 @@ impl Inbound {
         }
         Err(RecvError::Cut { is_final: self.is_drained || !shared.has_link() })
     }
-}
-
-/// The ring of the sending half, by position in a stream.
-struct RingSink<'a> {
-    at: u64,
-    room: usize,
-    ring: &'a mut [u8],
-}
-
-impl Scatter for RingSink<'_> {
-    fn room(&self) -> usize {
-        self.room
-    }
-
-    fn accept(&mut self, src: &[Cell<u8>]) {
-        let size = self.ring.len().max(1) as u64;
-        for cell in src {
-            if let Some(to) = self.ring.get_mut((self.at % size) as usize) {
-                *to = cell.get();
-            }
-            self.at = self.at.wrapping_add(1);
-        }
-        self.room = self.room.saturating_sub(src.len());
-    }
-}
-
-/// A sink that is never given more than it needs to know that there is something.
-struct Probe;
-
-impl Scatter for Probe {
-    fn room(&self) -> usize {
-        LOOK
-    }
-    fn accept(&mut self, _: &[Cell<u8>]) {}
 }
 
 fn discard(carrier: &mut impl Carrier, len: usize) -> Result<(), RecvError> {

@@ -55,7 +55,7 @@ pub use outbound::{Counts, KEPT_MAX, Outbound, SendContext, SendError, Wait};
 pub use ring::copy_ring;
 pub use sdp_guard::identity::{Carrier as Identity, Prefix};
 pub use sdp_guard::parting::{Carried, Speech};
-pub use shared::{Reason, Shared};
+pub use shared::{FETCH, Fetch, Lent, Reason, Shared};
 
 /// A new queue pair: both halves begin with it. Both locks are held.
 pub fn begin(outbound: &mut Outbound, inbound: &mut Inbound, shared: &Shared, met: &Agreement) {

@@ -60,6 +60,11 @@ impl Agreement {
         self.number
     }
 
+    /// Whether both ends may advertise memory.
+    pub(crate) const fn has_zcopy(&self) -> bool {
+        self.local.zcopy && self.remote.max_adverts >= sdp_proto::ZCOPY_ADVERTS
+    }
+
     /// The ring in which this end writes its messages.
     pub fn peer_ring(&self) -> Option<PeerRing> {
         self.remote.ring.map(|ring| PeerRing { log2: ring.log2, key: Rkey(ring.key) })

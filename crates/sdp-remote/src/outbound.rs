@@ -7,7 +7,7 @@ use sdp_guard::{
     producer::{Lane, Link, Producer},
 };
 use sdp_proto::{
-    Ack, Hold, Outgoing, Source, SourceConfig,
+    Ack, Hold, Outgoing, SourceConfig, ZcopySource,
     wire::{Lane as WireLane, LaneRequest, LaneSwitch},
 };
 use sdp_rdma::{
@@ -21,6 +21,7 @@ use crate::{Agreement, Carrier, CarrierError, PayloadCarrier, Reason, Role, Shar
 mod carrier;
 mod credit_wait;
 mod due;
+mod lend;
 mod quiet;
 mod spill;
 mod steady;
@@ -148,7 +149,7 @@ struct Partial {
 #[derive(Debug)]
 pub struct Outbound {
     producer: Producer<KEPT_MAX>,
-    source: Source,
+    source: ZcopySource,
     seal: Seal,
     /// Of the last meeting whose proofs both ends have read.
     proven: Option<Seal>,
@@ -192,6 +193,11 @@ pub struct Outbound {
     /// When the last message was posted, and late updates in a row.
     last_post: u64,
     lates: u32,
+    /// Memory of the program is advertised, and how much of it the peer has read.
+    is_lent: bool,
+    lent_read: usize,
+    /// How the READ of a receive call has ended.
+    fetched: Option<bool>,
     counts: Counts,
 }
 
@@ -224,7 +230,7 @@ impl Outbound {
     pub const fn new(position: u64) -> Self {
         Self {
             producer: Producer::new(position),
-            source: Source::new(&SourceConfig::implicit(4096)),
+            source: ZcopySource::new(&SourceConfig::implicit(4096), false),
             seal: Seal { token: [0; 16], key: [0; 16] },
             proven: None,
             role: Role::Acceptor,
@@ -253,6 +259,9 @@ impl Outbound {
             learnt: 0,
             last_post: 0,
             lates: 0,
+            is_lent: false,
+            lent_read: 0,
+            fetched: None,
             counts: Counts {
                 messages: 0,
                 bytes: 0,
@@ -265,8 +274,9 @@ impl Outbound {
     }
 
     pub(crate) fn begin(&mut self, met: &Agreement) {
-        let (source, _) = met.local.halves(&met.remote);
+        let (source, _) = met.local.zcopy_halves(&met.remote);
         self.source = source;
+        (self.is_lent, self.lent_read, self.fetched) = (false, 0, None);
         (self.seal, self.role, self.meeting) = (met.own, met.role, met.number);
         self.peer_bufs = met.remote.bufs;
         self.stage = Stage::Proving;
@@ -296,7 +306,7 @@ impl Outbound {
 
     /// Messages that the peer has buffers for, as far as is known.
     pub const fn credits(&self) -> u32 {
-        self.source.available()
+        self.source.plain().available()
     }
 
     /// True if an attempt to meet may begin, as far as this half goes: on the kernel lane, nothing to write, no
@@ -524,7 +534,7 @@ impl Outbound {
         let ack = io.shared.ack();
         let is_late = self.stage == Stage::Up
             && self.producer.link() == Link::Up
-            && self.source.late_update(ack).is_ok();
+            && self.source.plain().late_update(ack).is_ok();
         let late = is_late.then(|| self.late_at());
         Ok([watch, late, self.starves_until(io)].into_iter().flatten().min())
     }
@@ -544,7 +554,7 @@ impl Outbound {
     /// The queue pair is dead: messages that are not acknowledged will be written to the carrier.
     pub fn link_died(&mut self, shared: &Shared) {
         shared.link_died();
-        if self.producer.link() != Link::Up {
+        if self.producer.link() != Link::Up || self.is_lent {
             return;
         }
         self.producer.link_died();
@@ -607,7 +617,7 @@ impl Outbound {
             self.link_died(io.shared);
         }
         self.leave_unsaid(io.shared);
-        if self.must_answer(io.shared) {
+        if self.must_answer(io.shared) && !self.is_lent {
             (self.must_hold, self.is_kept_off) = (true, true);
         }
         self.free();
@@ -663,7 +673,8 @@ impl Outbound {
     }
 
     fn resume(&mut self) {
-        if self.producer.resume().is_ok() {
+        // Where the stream goes on is known when nothing is advertised any more.
+        if !self.is_lent && self.producer.resume().is_ok() {
             self.wait.stop();
         }
     }
@@ -687,7 +698,7 @@ impl Outbound {
             && self.producer.link() == Link::Up
             && !self.producer.is_read_by_device()
             // A switch costs one, and two are never payload's.
-            && self.source.available() >= 4.max(u32::from(self.peer_bufs) / 2)
+            && self.source.plain().available() >= 4.max(u32::from(self.peer_bufs) / 2)
     }
 
     /// Posts a switch; if the queue pair has no room for it the half stays where it is.
@@ -752,7 +763,7 @@ impl Outbound {
     #[inline]
     fn longest(&self, tx: &impl SendQueue) -> usize {
         let message = tx.max_message().saturating_sub(sdp_proto::wire::HEADER_LEN);
-        message.min(self.source.max_payload() as usize)
+        message.min(self.source.plain().max_payload() as usize)
     }
 
     /// Largest payload of a message that could be posted now, apart from the queue pair's own room.
@@ -843,11 +854,11 @@ impl Outbound {
                 match self.source.next_control(ack, shared.exchange().pending()) {
                     Ok(outgoing) => (outgoing, false),
                     Err(Hold::NothingToSend) if tx.owes_room() => {
-                        let Ok(outgoing) = self.source.room_update(ack) else { return };
+                        let Ok(outgoing) = self.source.plain().room_update(ack) else { return };
                         (outgoing, false)
                     }
                     Err(Hold::NothingToSend) if io.now >= self.late_at() => {
-                        let Ok(outgoing) = self.source.late_update(ack) else { return };
+                        let Ok(outgoing) = self.source.plain().late_update(ack) else { return };
                         (outgoing, true)
                     }
                     Err(_) => return,

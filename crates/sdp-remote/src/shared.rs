@@ -6,9 +6,32 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sdp_guard::{consumer, marker::BadMarker, parting::Known, producer};
-use sdp_proto::{Ack, Exchange, PeerCredit, Violation};
+use sdp_proto::{Ack, Exchange, PeerCredit, SourceInput, Violation};
+
+use sdp_rdma::{key::RemoteSlice, work::WorkId};
 
 use crate::Agreement;
+
+/// Names the READ of a receive call; a connection has one at a time.
+pub const FETCH: WorkId = WorkId(1 << 41);
+
+/// How far an advertisement is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lent {
+    /// Bytes that the peer has read and reported.
+    pub read: usize,
+    /// Nothing is advertised any more. What was not read is due ([`Outbound::end_lent`]).
+    pub is_over: bool,
+}
+
+/// Where a READ belongs: its bytes are the next ones of the stream as long as that is so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetch {
+    /// What to READ.
+    pub from: RemoteSlice,
+    pub(crate) section: u32,
+    pub(crate) stream: u64,
+}
 
 /// Why a connection must be reset: the peer broke a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +70,8 @@ const PARTED: u32 = 1 << 7;
 const STAYS: u32 = 1 << 8;
 /// The peer is to be told at once what this end has taken: it leaves its queue pair alone until then.
 const MUST_ACK: u32 = 1 << 9;
+/// Both ends may advertise memory.
+const ZCOPY: u32 = 1 << 10;
 /// What a meeting leaves behind for the next one.
 const KEPT: u32 = BROKEN | PEER_LEAVES;
 
@@ -66,6 +91,33 @@ pub struct Shared {
     credit: AtomicU64,
     /// Control messages to send, as [`PendingControl::to_word`].
     pending: AtomicU64,
+    /// The peer's answers to advertisements. Written by the inbound half, taken by the outbound one.
+    answers: Answers,
+}
+
+/// Answers that are not taken yet; an advertisement has fewer, and all are taken before the next.
+const ANSWERS: usize = 32;
+/// In place of a number of bytes: SendSm.
+const SEND_SM: u32 = 0;
+
+/// Answers to advertisements, oldest first: the acknowledgement of the message, and the bytes that
+/// it reports.
+#[derive(Debug)]
+struct Answers {
+    words: [AtomicU64; ANSWERS],
+    added: AtomicU32,
+    taken: AtomicU32,
+}
+
+impl Answers {
+    const fn new() -> Self {
+        let (added, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { words: [const { AtomicU64::new(0) }; ANSWERS], added, taken }
+    }
+
+    fn clear(&self) {
+        self.taken.store(self.added.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 impl Default for Shared {
@@ -85,6 +137,7 @@ impl Shared {
             ack: AtomicU64::new(0),
             credit: AtomicU64::new(0),
             pending: AtomicU64::new(0),
+            answers: Answers::new(),
         }
     }
 
@@ -110,7 +163,7 @@ impl Shared {
     /// that is not done yet.
     #[inline]
     pub fn is_steady(&self) -> bool {
-        const LOOKED_AT: u32 = LINK | UP | LINK_DEAD | PEER_LEAVES | BROKEN | MUST_ACK;
+        const LOOKED_AT: u32 = LINK | UP | LINK_DEAD | PEER_LEAVES | BROKEN | MUST_ACK | ZCOPY;
         self.flags.load(Ordering::Acquire) & LOOKED_AT == LINK | UP
             && self.pending.load(Ordering::Acquire) == 0
     }
@@ -157,7 +210,9 @@ impl Shared {
         self.pending.store(0, Ordering::Relaxed);
         self.set_ack(Ack { bufs: met.local.bufs, mseq_ack: 0, empty: 0 });
         let kept = self.flags.load(Ordering::Relaxed) & KEPT;
-        self.flags.store(kept | LINK, Ordering::Release);
+        let zcopy = if met.has_zcopy() { ZCOPY } else { 0 };
+        self.answers.clear();
+        self.flags.store(kept | LINK | zcopy, Ordering::Release);
     }
 
     pub(crate) fn end(&self) {
@@ -249,6 +304,46 @@ impl Shared {
     /// As the engine sees it.
     pub(crate) fn exchange(&self) -> &dyn Exchange {
         self
+    }
+
+    /// True if both ends may advertise memory, by their set-up messages.
+    pub fn has_zcopy(&self) -> bool {
+        self.has(ZCOPY)
+    }
+
+    /// The peer's answer to an advertisement. Under the inbound half's lock, behind its credit.
+    pub(crate) fn add_answer(&self, input: &SourceInput, mseq_ack: u32) -> Result<(), Violation> {
+        let bytes = match *input {
+            SourceInput::SendSm { .. } => SEND_SM,
+            SourceInput::RdmaRdCompl { bytes, .. } if bytes != 0 => bytes,
+            // Neither is there anything else that this end has asked for.
+            _ => return sdp_proto::judge_unasked(input),
+        };
+        let added = self.answers.added.load(Ordering::Relaxed);
+        let waiting = added.wrapping_sub(self.answers.taken.load(Ordering::Acquire));
+        let place = self.answers.words.get(added as usize % ANSWERS);
+        let Some(place) = place.filter(|_| (waiting as usize) < ANSWERS) else {
+            return Err(Violation::ReadComplUnasked { bytes });
+        };
+        place.store(u64::from(mseq_ack) << 32 | u64::from(bytes), Ordering::Relaxed);
+        self.answers.added.store(added.wrapping_add(1), Ordering::Release);
+        Ok(())
+    }
+
+    /// The next answer, and what its message acknowledged. Under the outbound half's lock.
+    pub(crate) fn next_answer(&self) -> Option<(SourceInput, u32)> {
+        let taken = self.answers.taken.load(Ordering::Relaxed);
+        if taken == self.answers.added.load(Ordering::Acquire) {
+            return None;
+        }
+        let word = self.answers.words.get(taken as usize % ANSWERS)?.load(Ordering::Relaxed);
+        self.answers.taken.store(taken.wrapping_add(1), Ordering::Release);
+        let mseq_ack = (word >> 32) as u32;
+        let input = match word as u32 {
+            SEND_SM => SourceInput::SendSm { mseq_ack },
+            bytes => SourceInput::RdmaRdCompl { bytes, wants_pipelined: false },
+        };
+        Some((input, mseq_ack))
     }
 
     pub(crate) fn peer_credit(word: u64) -> Option<PeerCredit> {

@@ -245,6 +245,12 @@ unsafe fn defer_inside(
     true
 }
 
+/// Whether a signal of the calling thread waits for the end of the section.
+#[inline]
+pub fn is_signal_waiting() -> bool {
+    tls::sections().pending.load(Relaxed) != 0
+}
+
 /// Called by the handler wrapper right before it runs the program's handler at depth 0.
 #[inline]
 pub fn handler_runs(restart: bool) {

@@ -430,6 +430,10 @@ impl SendQueue for RingTx {
         bytes.min(self.max_message()).saturating_sub(super::HEADER)
     }
 
+    fn room_for_all(&self) -> usize {
+        if self.room() == 0 { 0 } else { self.free(false) as usize * UNIT as usize }
+    }
+
     #[inline]
     fn post_send(
         &mut self,

@@ -30,6 +30,7 @@ pub(crate) fn local(offer: &Offer) -> Local {
         bufs: RING_MESSAGES as u16,
         receive_size: offer.longest(),
         lane_messages: true,
+        zcopy: false,
         ring: Some(Ring { log2: offer.log2, key: offer.key }),
     }
 }

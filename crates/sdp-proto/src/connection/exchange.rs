@@ -10,6 +10,7 @@ use super::{
     sink::{Sink, SinkAction, SourceInput},
     source::{Outgoing, Source, SourceConfig},
     words::PeerCredit,
+    zcopy::ZcopySink,
 };
 use crate::{
     Violation,
@@ -121,6 +122,38 @@ pub fn take(
     }
 }
 
+/// [`take`] of an end with zero copy: an advertisement is left to its sink, and what belongs to the
+/// source to the caller. Then it asks [`ZcopySink::next_answer`].
+///
+/// # Errors
+///
+/// As there.
+#[cold]
+#[inline(never)]
+pub fn take_zcopy(
+    sink: &mut ZcopySink,
+    message: &Message,
+    exchange: &dyn Exchange,
+) -> Result<(TakenMessage, Option<SourceInput>), Violation> {
+    let action = sink.handle(message)?;
+    exchange.set_credit(message.header.credit());
+    Ok(match action {
+        SinkAction::DeliverForSource(payload, input) => {
+            (TakenMessage::Deliver(payload), Some(input))
+        }
+        SinkAction::ForSource(input) => (TakenMessage::Nothing, Some(input)),
+        SinkAction::Cancelled => {
+            // The answer to the cancellation stands for a SendSm that is pending.
+            if exchange.pending().without_send_sm().is_some() {
+                exchange.change(&|pending| Ok(pending.without_send_sm().unwrap_or(pending)))?;
+                sink.owe_send_sm();
+            }
+            (TakenMessage::Nothing, None)
+        }
+        action => (take_control(action, exchange)?, None),
+    })
+}
+
 #[inline(never)]
 fn take_control(action: SinkAction, exchange: &dyn Exchange) -> Result<TakenMessage, Violation> {
     Ok(match action {
@@ -130,7 +163,7 @@ fn take_control(action: SinkAction, exchange: &dyn Exchange) -> Result<TakenMess
             TakenMessage::Deliver(payload)
         }
         SinkAction::DeliverForSource(payload, input) => {
-            judge_for_source(&input)?;
+            judge_unasked(&input)?;
             TakenMessage::Deliver(payload)
         }
         SinkAction::Answer(pending) => {
@@ -138,7 +171,7 @@ fn take_control(action: SinkAction, exchange: &dyn Exchange) -> Result<TakenMess
             TakenMessage::Nothing
         }
         SinkAction::ForSource(input) => {
-            judge_for_source(&input)?;
+            judge_unasked(&input)?;
             TakenMessage::Nothing
         }
         // The plain sink advertises nothing, and has no READ under way.
@@ -164,7 +197,11 @@ fn take_control(action: SinkAction, exchange: &dyn Exchange) -> Result<TakenMess
 /// The source advertises nothing, changes no mode, and asks for no other buffers, so all its bytes
 /// go by BCopy, and the peer's messages to it can be judged without it: a SendSm has nothing left to
 /// ask for, an answer to a question breaks the protocol.
-fn judge_for_source(input: &SourceInput) -> Result<(), Violation> {
+///
+/// # Errors
+///
+/// The rule that the peer broke.
+pub fn judge_unasked(input: &SourceInput) -> Result<(), Violation> {
     Source::new(&SourceConfig::implicit(RECEIVE_SIZE_MIN)).handle(input).map(|_| ())
 }
 

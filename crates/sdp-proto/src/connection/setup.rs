@@ -5,6 +5,7 @@ use super::{
     sink::{Sink, SinkConfig},
     source::{Source, SourceConfig},
     words::Credits,
+    zcopy::ZCOPY_ADVERTS,
 };
 use crate::{
     Violation,
@@ -26,6 +27,8 @@ pub struct Local {
     pub receive_size: u32,
     /// Whether to offer lane switches by messages (spec 2.11).
     pub lane_messages: bool,
+    /// Whether it READs what the peer advertises, and advertises itself (spec 3.4).
+    pub zcopy: bool,
     /// The ring in which the peer is to write its messages (spec 2.12).
     pub ring: Option<Ring>,
 }
@@ -53,6 +56,7 @@ impl Local {
             bufs: u16::MAX,
             receive_size,
             lane_messages: false,
+            zcopy: false,
             ring: None,
         }
     }
@@ -62,7 +66,7 @@ impl Local {
         Hello {
             bufs: self.announced(),
             version: VERSION,
-            max_adverts: MAX_ADVERTS,
+            max_adverts: self.adverts(),
             capabilities: self.capabilities(),
             desired_receive_size: self.receive_size,
             receive_size: self.receive_size,
@@ -76,7 +80,7 @@ impl Local {
         HelloAck {
             bufs: self.announced(),
             version: VERSION,
-            max_adverts: MAX_ADVERTS,
+            max_adverts: self.adverts(),
             capabilities: self.capabilities(),
             receive_size: self.receive_size,
             ring: self.ring,
@@ -115,6 +119,10 @@ impl Local {
             Credits::Implicit => u16::MAX,
             Credits::Explicit => self.bufs,
         }
+    }
+
+    const fn adverts(&self) -> u8 {
+        if self.zcopy { ZCOPY_ADVERTS } else { MAX_ADVERTS }
     }
 
     const fn capabilities(&self) -> u8 {

@@ -160,6 +160,7 @@ impl Options {
             bufs: self.bufs,
             receive_size: self.receive_size,
             lane_messages: false,
+            zcopy: false,
             ring: None,
         }
     }

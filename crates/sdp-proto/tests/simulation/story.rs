@@ -195,6 +195,7 @@ fn local(options: &WorldOptions) -> Local {
             bufs: buffers,
             receive_size: buffer_bytes,
             lane_messages: false,
+            zcopy: false,
             ring: None,
         },
     }

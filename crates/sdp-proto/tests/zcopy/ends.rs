@@ -68,8 +68,14 @@ pub struct Pair {
 }
 
 pub fn halves(credits: Credits) -> (ZcopySource, ZcopySink) {
-    let local =
-        Local { credits, bufs: BUFS, receive_size: RECEIVE, lane_messages: true, ring: None };
+    let local = Local {
+        credits,
+        bufs: BUFS,
+        receive_size: RECEIVE,
+        lane_messages: true,
+        zcopy: true,
+        ring: None,
+    };
     local.zcopy_halves(&Remote::from(&local.zcopy_hello(None)))
 }
 

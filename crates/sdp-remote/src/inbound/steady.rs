@@ -82,12 +82,12 @@ impl Inbound {
         let is_plain = header.mid == Mid::Data && header.flags == Flags::NONE;
         if !is_plain || header.len as usize == HEADER_LEN {
             self.take_message(rx, message, carrier, shared)?;
-            shared.set_ack(self.sink.ack(rx.posted()));
+            shared.set_ack(self.sink.plain().ack(rx.posted()));
             // A word about credit; all else may have changed more.
             return Ok(is_plain.then_some(0));
         }
         carrier.trace(false, &header);
-        let taken = self.sink.handle(&Message { header, body: Body::Data });
+        let taken = self.sink.plain_mut().handle(&Message { header, body: Body::Data });
         let SinkAction::Deliver(payload) = taken.map_err(Reason::Message)? else { return Ok(None) };
         shared.set_credit(header.credit());
         let head = self.arrival.data(payload.len).map_err(Reason::Consumer)?;
@@ -98,12 +98,12 @@ impl Inbound {
             self.consumer.took(len);
             self.counts.bytes += u64::from(len);
             rx.release(message);
-            shared.set_ack(self.sink.ack(rx.posted()));
+            shared.set_ack(self.sink.plain().ack(rx.posted()));
             return Ok(Some(len as usize));
         }
         let offset = payload.offset;
         self.inbox.push(Entry::Data { section, stream, len, offset, message });
-        shared.set_ack(self.sink.ack(rx.posted()));
+        shared.set_ack(self.sink.plain().ack(rx.posted()));
         Ok(Some(0))
     }
 }

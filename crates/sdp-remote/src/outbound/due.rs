@@ -28,9 +28,9 @@ impl Outbound {
         let has_control =
             self.source.next_control(shared.ack(), shared.exchange().pending()).is_ok();
         has_control
-            || (shared.must_ack() && self.source.last_acknowledgement(shared.ack()).is_ok())
+            || (shared.must_ack() && self.source.plain().last_acknowledgement(shared.ack()).is_ok())
             || (tx.is_some_and(SendQueue::owes_room)
-                && self.source.room_update(shared.ack()).is_ok())
+                && self.source.plain().room_update(shared.ack()).is_ok())
             || (self.is_inviting && !self.is_invite_sent)
     }
 

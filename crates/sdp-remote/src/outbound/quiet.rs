@@ -76,7 +76,7 @@ impl Outbound {
         let Some(tx) = io.tx.as_deref_mut() else { return false };
         // Before the word is read: what is taken behind it is to be told anew.
         io.shared.ack_goes();
-        let is_told = match self.source.last_acknowledgement(io.shared.ack()) {
+        let is_told = match self.source.plain().last_acknowledgement(io.shared.ack()) {
             Ok(update) => self.post_empty(tx, &update, io.carrier, (io.shared, io.now)),
             Err(why) => why == Hold::NothingToSend,
         };

@@ -41,7 +41,7 @@ impl Outbound {
             && self.stage == Stage::Up
             && self.is_invite_sent
             && !self.has_backlog()
-            && !self.source.owes_update(shared.ack())
+            && !self.source.plain().owes_update(shared.ack())
             && !tx.is_some_and(SendQueue::owes_room)
     }
 
@@ -84,7 +84,7 @@ impl Outbound {
         while at < wanted {
             let stream = self.producer.stream();
             let len = (wanted - at).min(longest).min(room(&self.producer, io.ring.len()));
-            let header = self.source.plain_data(ack, len as u32);
+            let header = self.source.plain_mut().plain_data(ack, len as u32);
             let Some(header) = header.filter(|_| self.producer.may_post().is_ok()) else { break };
             fill_ring(io.ring, stream, payload, at, len);
             let mut pieces = Pieces(ring_pieces(io.ring, stream, len));
@@ -100,7 +100,7 @@ impl Outbound {
             if posted.is_err() {
                 break;
             }
-            self.source.commit_plain(ack, &header);
+            self.source.plain_mut().commit_plain(ack, &header);
             let _ = self.producer.posted(header.mseq, len as u32); // `may_post` has said so
             self.last = header.mseq;
             self.silent += 1;

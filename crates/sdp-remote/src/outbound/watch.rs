@@ -9,7 +9,10 @@ use sdp_rdma::{
 };
 
 use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait, credit_wait::Heard};
-use crate::{Carrier, Shared};
+use crate::{
+    Carrier,
+    shared::{FETCH, Shared},
+};
 
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
@@ -133,8 +136,14 @@ impl Outbound {
     /// Takes the device's completions of posted messages.
     pub(super) fn take_completions(&mut self, tx: &mut impl SendQueue, shared: &Shared) {
         while let Some(completion) = tx.poll_completion() {
+            if completion.id == FETCH {
+                self.fetched = Some(completion.status == Status::Success);
+            }
             if completion.status != Status::Success {
                 self.link_died(shared);
+                continue;
+            }
+            if completion.id == FETCH {
                 continue;
             }
             if completion.id == PROBE {

@@ -51,6 +51,7 @@ pub(crate) fn local() -> Local {
         bufs: BUFFERS,
         receive_size: BUFFER_BYTES,
         lane_messages: true,
+        zcopy: false,
         ring: None,
     }
 }

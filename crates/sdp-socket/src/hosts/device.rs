@@ -90,6 +90,7 @@ fn local(offer: &Offer) -> Local {
         bufs: RING_MESSAGES as u16,
         receive_size: offer.longest(),
         lane_messages: true,
+        zcopy: process::tunables().zcopy_from().is_some(),
         ring: Some(Ring { log2: offer.log2, key: offer.key }),
     }
 }
@@ -698,7 +699,7 @@ pub(super) fn take_new(each: impl Fn(&Conn)) {
 fn bury(host: &mut Host<RingFabric, PAIRS>, number: u32, pair: &Pair) {
     let halves = with_both(pair, |conn, receiving, sending| {
         let (inbound, outbound) = (receiving.inbound.as_mut()?, sending.outbound.as_mut()?);
-        if !pair.shared.is_link_dead() || !inbound.may_destroy() {
+        if !pair.shared.is_link_dead() || !inbound.may_destroy() || outbound.is_lent() {
             return None;
         }
         // Messages that are not acknowledged go to the carrier: the half has perhaps not seen the

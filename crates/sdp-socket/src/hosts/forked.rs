@@ -35,6 +35,7 @@ use sdp_sys::{fd, time::monotonic_ns, tls};
 use super::{
     ending, is_guarded, leaving,
     pair::{self, Pair, Receiving, Sending},
+    zcopy,
 };
 use crate::{
     conn::{self, Conn, Holders, Limits, carrier},
@@ -424,6 +425,8 @@ static FORKED_NS: AtomicU64 = AtomicU64::new(0);
 pub(super) fn prepare() {
     FORKED_NS.store(monotonic_ns(), Ordering::Relaxed);
     for (_, pair) in pair::all() {
+        // Where that fails, the lock of the half does.
+        let _ = zcopy::await_end(pair);
         if !pair.lock_both() {
             continue;
         }

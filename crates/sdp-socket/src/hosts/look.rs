@@ -16,7 +16,7 @@ use super::{
     pair::{self, Pair, Receiving, Sending},
     places,
     show::{note_arrival, note_lane},
-    take_messages,
+    take_messages, zcopy,
 };
 use crate::{
     conn::{self, Conn, ConnGuard, Half, Limits, carrier},
@@ -36,7 +36,8 @@ const BUSY_SLEEP_NS: i64 = 100_000;
 
 /// Whether messages are there that were not taken.
 pub(super) fn has_messages(conn: &Conn) -> bool {
-    !matches!(look(conn), Some(Found::Nothing))
+    let is_offered = |(_, pair)| zcopy::is_offered(conn, pair);
+    !matches!(look_for(conn, false), Some(Found::Nothing)) || pair::of(conn).is_some_and(is_offered)
 }
 
 /// The result for a reader.
@@ -52,6 +53,11 @@ pub(crate) enum Found {
 /// Looks at both roads; markers that are next are taken. `None`: another thread is at it; never
 /// waits.
 pub(crate) fn look(conn: &Conn) -> Option<Found> {
+    look_for(conn, true)
+}
+
+/// [`look`]. `refuses`: nobody is about to READ what the peer advertises.
+fn look_for(conn: &Conn, refuses: bool) -> Option<Found> {
     let Some((_, pair)) = pair::of(conn) else { return Some(Found::End) };
     if pair.is_dead() {
         return Some(Found::End);
@@ -84,6 +90,9 @@ pub(crate) fn look(conn: &Conn) -> Option<Found> {
             }
         }
         note_arrival(conn, shown, inbound.is_on_sdp(), false, &pair.shared);
+        if refuses && inbound.is_offered(&pair.shared) {
+            inbound.refuse(&pair.shared);
+        }
         if pair.shared.peer_leaves() && matches!(found, Ok(Readable::Bytes(_))) {
             foresee_return(conn, pair, inbound, &mut io);
         }

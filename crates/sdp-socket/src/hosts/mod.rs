@@ -58,6 +58,7 @@ mod refusal;
 mod show;
 pub(crate) mod unmet;
 mod watch;
+mod zcopy;
 
 use awake::{Road, receive_or_pause};
 pub(crate) use beside::between_waits;
@@ -201,7 +202,7 @@ fn send_behind(
         if done == 0 && (conn.has_pending_error() || conn.has(Limits::ResetReported)) {
             return Err(report_error(conn).unwrap_or_else(|| raise_pipe(conn.open_fd(), flags)));
         }
-        let Some((_, pair)) = place(conn) else {
+        let Some((number, pair)) = place(conn) else {
             return rest_by_kernel(conn, buffers, flags, Half::Send, done);
         };
         if !claim(conn, pair, Use::Call) {
@@ -209,8 +210,10 @@ fn send_behind(
         }
         // Asked when it matters: that is a system call.
         let may_wait = || flags & libc::MSG_DONTWAIT == 0 && !fd::is_nonblocking(conn.fd());
-        let sent = send_once(conn, pair, vector, done, flags, || {
-            refusal != Refusal::ByCarrier || may_wait()
+        let lent = lend(conn, (number, pair), (buffers, vector, done), may_wait, mark);
+        let sent = lent.unwrap_or_else(|_| {
+            let may_wait = || refusal != Refusal::ByCarrier || may_wait();
+            send_once(conn, pair, vector, done, flags, may_wait)
         });
         if sent.is_err() || !is_settled(conn, pair) {
             look_around(conn);
@@ -226,7 +229,7 @@ fn send_behind(
                 }
                 buffers.advance(n);
                 conn.one_way.store(0, Ordering::Relaxed);
-                if done >= wanted {
+                if done >= wanted || is_interrupted(pair, &mut mark) {
                     let calls = u32::from(is_whole);
                     conn.calls[Half::Send as usize].fetch_add(calls, Ordering::Relaxed);
                     return Ok(done);
@@ -292,6 +295,26 @@ fn send_behind(
             wait::Woken::Closed => return partial(Errno::EBADF),
         }
     }
+}
+
+/// [`zcopy::send`], of a call that began at `mark`.
+fn lend(
+    conn: &ConnGuard,
+    place: (u32, &Pair),
+    bytes: (&Buffers, Buffers, usize),
+    may_wait: impl Fn() -> bool,
+    mut mark: section::Mark,
+) -> Result<Result<usize, SendError>, zcopy::Not> {
+    let until = || match is_interrupted(place.1, &mut mark) || !may_wait() {
+        true => Some(0),
+        false => wait::deadline(conn, conn.fd(), Half::Send),
+    };
+    zcopy::send(conn, place, bytes, until)
+}
+
+/// Whether a handler has run since `mark`: a call that may advertise ends then, as if it had slept.
+fn is_interrupted(pair: &Pair, mark: &mut section::Mark) -> bool {
+    pair.shared.has_zcopy() && wait::was_interrupted(mark)
 }
 
 /// The connection's place. In a fork child that got a connection before its first byte it is made now.
@@ -473,7 +496,7 @@ fn receive_behind(
         if conn.has(Limits::Hostile) {
             return if got > 0 { Ok(got) } else { Err(Errno::ECONNRESET) };
         }
-        let Some((_, pair)) = place(conn) else {
+        let Some((number, pair)) = place(conn) else {
             return rest_by_kernel(conn, buffers, flags, Half::Receive, got);
         };
         if !claim(conn, pair, Use::Call) {
@@ -483,6 +506,7 @@ fn receive_behind(
             true => Err(RecvError::WouldBlock),
             false => receive_or_pause(conn, pair, guard, buffers, flags, &mut has_spun),
         };
+        let received = zcopy::receive(conn, (number, pair), buffers, flags, received);
         let is_settled = received.is_ok() && is_settled(conn, pair);
         let bound = if is_settled { None } else { look_around(conn) };
         let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));

@@ -20,6 +20,7 @@ use super::{
     forked::{self, Use},
     show::Shown,
     watch::Watch,
+    zcopy,
 };
 use crate::{
     conn::{Conn, Half},
@@ -140,6 +141,8 @@ pub(super) struct Pair {
     pub(super) is_waited_for: AtomicBool,
     /// The kernel did not take a send whole: the next ones begin where they can wait ([`super::unmet`]). A hint.
     pub(super) is_full: AtomicBool,
+    /// Advertised memory ([`super::zcopy`]).
+    pub(super) zcopy: zcopy::State,
     /// Steps of its end that were put off ([`super::ending`]).
     pub(super) later: AtomicU32,
     /// A thread left a lock for good.
@@ -251,12 +254,12 @@ pub(super) fn take(conn: &Conn, role: Role) -> Option<&'static Pair> {
         pair.leave_by.store(0, Ordering::Relaxed);
         pair.fork.store(0, Ordering::Relaxed);
         pair.claimed.store(0, Ordering::Relaxed);
-        pair.is_shut.store(false, Ordering::Relaxed);
-        pair.has_ended.store(false, Ordering::Relaxed);
+        for flag in [&pair.is_shut, &pair.has_ended, &pair.is_waited_for, &pair.is_full] {
+            flag.store(false, Ordering::Relaxed);
+        }
         pair.watch.begin();
-        pair.is_waited_for.store(false, Ordering::Relaxed);
         pair.is_carrier_due.store(false, Ordering::Relaxed);
-        pair.is_full.store(false, Ordering::Relaxed);
+        pair.zcopy.begin();
         TOP.fetch_max(number as u32 + 1, Ordering::Release);
         pair.owner.store(owner, Ordering::Release);
         drop((first, second));
@@ -445,6 +448,13 @@ impl Pair {
                 return None;
             }
             let locked = self.lock(half)?;
+            if half == Half::Send && what == Use::Call && self.zcopy.is_lent() {
+                drop(locked);
+                if !zcopy::await_end(self) {
+                    return None;
+                }
+                continue;
+            }
             if what == Use::Call && self.is_relayed.load(Ordering::Acquire) {
                 // The relay has a copy of both halves, and the carrier. Its maker wants these locks.
                 drop(locked);

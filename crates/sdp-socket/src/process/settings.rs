@@ -14,7 +14,9 @@ use core::{
 
 use sdp_config::{
     Family, Role, Tunables,
-    tunables::{ExitReport, FabricName, IoUring, KEYS, Key, MeetingTrust, RecvPoll},
+    tunables::{
+        ExitReport, FabricName, IoUring, KEYS, Key, MeetingTrust, RecvPoll, ZcopyThreshold,
+    },
 };
 use sdp_sys::section;
 
@@ -393,6 +395,7 @@ pub(crate) struct Tuned {
     promote_bytes: AtomicU32,
     /// Microseconds + 1; 0 adaptive.
     receive_poll: AtomicU32,
+    zcopy_from: AtomicU32,
     ring_bytes: AtomicU32,
     flip_seed: AtomicU32,
     /// A call's bytes are to be sent by the slow path.
@@ -417,6 +420,7 @@ static TUNED: Tuned = Tuned {
     promote_calls: AtomicU32::new(16),
     promote_bytes: AtomicU32::new(65_536),
     receive_poll: AtomicU32::new(0),
+    zcopy_from: AtomicU32::new(0),
     ring_bytes: AtomicU32::new(1_048_576),
     flip_seed: AtomicU32::new(0),
     bars_fast_path: AtomicU32::new(0),
@@ -478,6 +482,12 @@ impl Tuned {
             RecvPoll::AtMost(us) => us.saturating_add(1),
         };
         self.receive_poll.store(poll, Ordering::Relaxed);
+        let zcopy = match from("sdp_zcopy_thresh").zcopy_thresh {
+            ZcopyThreshold::Bytes(bytes) => bytes,
+            // Nothing is learnt yet.
+            ZcopyThreshold::Learnt | ZcopyThreshold::Never => 0,
+        };
+        self.zcopy_from.store(zcopy, Ordering::Relaxed);
         let data = from("sdp_data_debug_level").data_debug_level;
         log::trace(from("sdp_debug_level").debug_level, data != 0);
         self.traces_data.store(data, Ordering::Relaxed);
@@ -529,6 +539,11 @@ impl Tuned {
     /// Whether the fabric between hosts may be used.
     pub(crate) fn has_verbs(&self) -> bool {
         self.has_verbs.load(Ordering::Relaxed) != 0
+    }
+
+    /// From how many bytes on a blocking send to another host advertises its buffer; `None`: never.
+    pub(crate) fn zcopy_from(&self) -> Option<u32> {
+        Some(self.zcopy_from.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
     /// Silence in seconds after which touched pages are given back; 0 never.
@@ -619,6 +634,7 @@ mod tests {
             "test_lane_flip",
             "fabrics",
             "recv_poll",
+            "sdp_zcopy_thresh",
             "give_back",
             "keep_segments",
             "rendezvous_dir",

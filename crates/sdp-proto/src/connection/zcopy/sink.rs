@@ -91,6 +91,11 @@ impl ZcopySink {
         &self.sink
     }
 
+    /// The plain one, where neither end has agreed to zero copy: it answers each SrcAvail with SendSm.
+    pub const fn plain_mut(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+
     /// Whether an advertisement waits for a READ or a refusal.
     pub fn is_offered(&self) -> bool {
         self.offers.iter().any(|offer| offer.left != 0 && !offer.is_refused)
@@ -188,6 +193,8 @@ impl ZcopySink {
     /// The next report or SendSm, to be added to what is pending; one at a time, so that each is
     /// about one advertisement. Ask after each message, after each READ, and when what was pending
     /// was sent.
+    #[cold]
+    #[inline(never)]
     pub fn next_answer(&mut self, pending: PendingControl) -> Option<PendingControl> {
         if pending.has_answer() {
             return None;
@@ -317,6 +324,8 @@ impl ZcopySink {
     /// # Errors
     ///
     /// The rule that the peer broke; the connection is to be reset.
+    #[cold]
+    #[inline(never)]
     pub fn handle(&mut self, message: &Message) -> Result<SinkAction, Violation> {
         let mut after = self.sink;
         let mseq = after.admit(message)?;

@@ -77,6 +77,11 @@ impl ZcopySource {
         &self.source
     }
 
+    /// The plain one, for payload where nothing of zero copy can be: neither end has agreed to it.
+    pub const fn plain_mut(&mut self) -> &mut Source {
+        &mut self.source
+    }
+
     /// Bytes that are advertised, and neither reported nor given back.
     pub fn unread(&self) -> u32 {
         self.adverts.iter().fold(self.dropped, |sum, advert| sum.saturating_add(advert.left))
@@ -158,6 +163,8 @@ impl ZcopySource {
     /// [`Hold::RestFirst`]; [`Hold::Cancelling`]; [`Hold::WithdrawnUnacked`];
     /// [`Hold::SinkBufferFirst`]; [`Hold::AdvertShape`] when the payload breaks spec 7.2; the credit
     /// reasons.
+    #[cold]
+    #[inline(never)]
     pub fn advertise(&self, ack: Ack, buffer: RemoteSlice, inline: u32) -> Result<Outgoing, Hold> {
         self.check_rest()?;
         if self.cancel.is_some() {
@@ -190,6 +197,8 @@ impl ZcopySource {
     /// # Errors
     ///
     /// [`Hold::NoAdvert`], [`Hold::Cancelling`], and the credit reasons.
+    #[cold]
+    #[inline(never)]
     pub fn cancel(&self, ack: Ack) -> Result<Outgoing, Hold> {
         if self.adverts.is_empty() {
             return Err(Hold::NoAdvert);
@@ -208,6 +217,8 @@ impl ZcopySource {
     ///
     /// [`Hold::NoAdvert`] without a cancellation; [`Hold::ModeForbids`] where the peer does not know
     /// it; the credit reasons.
+    #[cold]
+    #[inline(never)]
     pub fn withdraw(&self, ack: Ack) -> Result<Outgoing, Hold> {
         if !self.may_withdraw {
             return Err(Hold::ModeForbids);
@@ -309,9 +320,15 @@ impl ZcopySource {
 
     /// [`Source::commit`] of this half.
     pub fn commit(&mut self, sent: &Outgoing) {
-        let message: &Message = sent.message();
-        let (mseq, payload) = (message.header.mseq, message.payload_len());
         self.source.commit(sent);
+        self.note_sent(sent.message());
+    }
+
+    /// What a sent message leaves behind beside what the plain source notes.
+    #[cold]
+    #[inline(never)]
+    fn note_sent(&mut self, message: &Message) {
+        let (mseq, payload) = (message.header.mseq, message.payload_len());
         // Numbers come round again.
         let is_recent = |before: &u32| mseq.wrapping_sub(*before) < 1 << 30;
         self.void_before = self.void_before.filter(is_recent);
@@ -372,6 +389,8 @@ impl ZcopySource {
     /// # Errors
     ///
     /// The rule that the peer broke; the connection is to be reset.
+    #[cold]
+    #[inline(never)]
     pub fn handle(&mut self, input: &SourceInput, mseq_ack: u32) -> Result<SourceEvent, Violation> {
         let event = match *input {
             SourceInput::SendSm { .. } => self.handle_send_sm(mseq_ack),
