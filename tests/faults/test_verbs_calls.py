@@ -109,6 +109,7 @@ def test_a_sender_that_never_blocks_is_told_of_room(hosts, how):
     # Only if the reader stood still for 20 ms.
     assert report["demotions"].get("credit", 0) <= 2, json.dumps(report)
     assert report["bytes"]["sdp_sent"] > MUCH // 2, report
+    assert report["messages"]["ring_full"] > 0, report
     if counts:
         # A wait that is over finds room: no loop between both.
         assert 0 < counts["refused"] == counts["woken"] - 1 <= 2 * MUCH // (64 * 1024), (counts, report)

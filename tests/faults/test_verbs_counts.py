@@ -18,8 +18,8 @@ PROGRAM = "counted"
 WARM, ROUNDS = 300, 200
 # How long an answer may take to be there when the program asks for it.
 NAP_US = 5000
-# Of the stand-in: who holds its lock, and its turn.
-STAND_IN = {"getpid", "sched_yield"}
+# Of the stand-in: the holder of its lock, and the wait for it.
+STAND_IN = {"getpid", "sched_yield", "nanosleep"}
 # What a queue pair that has met needs no more.
 ONCE = "RegMr CreateQp CreateCq CreateSrq AllocPd".split()
 # Least payload of a full message, in the smallest ring.

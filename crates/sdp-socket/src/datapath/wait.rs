@@ -708,8 +708,8 @@ pub(crate) fn count(conn: &Conn, direction: Direction, counter: Counter) {
     }
 }
 
-/// A sender waits for room in the ring.
-fn count_full(conn: &Conn) {
+/// A sender finds no room in the ring.
+pub(crate) fn count_full(conn: &Conn) {
     if let Some((page, row)) = publish::of_row(conn) {
         page.was_full(row);
     }

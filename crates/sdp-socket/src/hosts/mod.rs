@@ -455,6 +455,9 @@ fn send_once(
             sent = outbound.send(&mut io, &mut payload, from);
             outbound.allow_sdp();
         }
+        if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) {
+            wait::count_full(conn);
+        }
         let by_sdp = (outbound.counts().bytes - before.bytes) as usize;
         note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
         if by_sdp != 0 {
