@@ -118,6 +118,15 @@ def test_stream_between_hosts(hosts, row, trouble, monkeypatch):
     play(hosts, row, trouble)
 
 
+@pytest.mark.parametrize("trouble", [nothing, break_pairs], ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize("row", ROWS[:1], ids=lambda row: f"{row[0]}-{row[1]}")
+def test_stream_that_is_read(hosts, row, trouble, monkeypatch):
+    """Large blocking sends are advertised, and READ by blocking receives of a process of the same user."""
+    monkeypatch.setenv("ORACLE_HOLDERS", HOLDERS)
+    monkeypatch.setenv("SDP_ZCOPY_THRESH", "4096")
+    play(hosts, row, trouble)
+
+
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
 @pytest.mark.parametrize("holders", FORKS)
 @pytest.mark.parametrize("row", FORKED, ids=lambda row: f"{row[0]}-{row[1]}")
