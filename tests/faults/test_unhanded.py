@@ -1,5 +1,7 @@
 """What cannot be handed over ends in an error or a refusal, never in a clean end with bytes missing."""
 
+import os
+
 import pytest
 
 from .harness import EAGER, scenario
@@ -25,6 +27,19 @@ def test_executed(where, share, env):
 def test_executed_here(env):
     outcome = scenario("unhanded", "direct", env=env)
     assert outcome.seen == {"honest": True}, outcome.describe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@ENVS
+@pytest.mark.parametrize("peer", ["open", "half"])
+def test_executed_without_a_process_more(peer, env):
+    """Where the limit of processes allows no relay: what the peer's socket takes back is whole, all else an error."""
+    plain = scenario("unhanded", "no_process", peer, sdp=False).seen
+    assert plain == {"whole": True, "part": True, "error": False}, plain
+    outcome = scenario("unhanded", "no_process", peer, env=env)
+    assert outcome.seen["whole"] or peer == "half" and outcome.seen["error"], outcome.describe()
+    assert outcome.seen["part"], outcome.describe()
+    assert outcome.report.sdp_bytes > 0, outcome.describe()
 
 
 @ENVS

@@ -4,6 +4,8 @@ import array
 import ctypes
 import functools
 import os
+import resource
+import select
 import socket
 import sys
 
@@ -15,7 +17,9 @@ TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 
 UNREAD = 20_000
+NOBODY = 65534
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_DUMPABLE = 4
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
 LANDLOCK_BIND_AND_CONNECT = 3
 
@@ -117,6 +121,50 @@ def direct():
     words = os.fdopen(reads).read().split()
     os.waitpid(process, 0)
     return judged(words, text)
+
+
+@scenario
+def no_process(peer):
+    """The process of the connection may make no other one, and executes a reader. `peer`: whether the other end goes on to
+    send, or has shut down its sending side, so that its socket takes nothing back."""
+    text = ends.stream(1, UNREAD)
+    hear, tell = os.pipe()
+    reads, tells = os.pipe()
+
+    def sender(sock):
+        os.close(tell)
+        os.close(tells)
+        sock.sendall(text)
+        if peer == "half":
+            sock.shutdown(socket.SHUT_WR)
+        os.read(hear, 1)
+        os._exit(0)
+
+    process = os.fork()
+    if process == 0:
+        os.close(reads)
+        "localhost".encode("idna")  # read before the interpreter's files may not be
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        assert LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0  # as one that was this user's from the start
+        sock, _ = ends.pair(sender)
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.poll()
+        ends.settle(0.1)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        os.write(tells, b"" if ends.outcome(os.fork) == "EAGAIN" else b"a process was made")
+        os.dup2(tells, 1)
+        sock.set_inheritable(True)
+        environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+        os.set_inheritable(tell, False)
+        os.execve("/bin/sh", ["sh", "-c", f"exec cat <&{sock.fileno()}"], environment)
+    os.close(tells)
+    os.close(tell)
+    got = os.fdopen(reads, "rb").read()
+    status = ends.reap(process)
+    return {"whole": got == text and status == 0, "part": text.startswith(got), "error": status != 0}
 
 
 @scenario
