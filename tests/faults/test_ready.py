@@ -1,6 +1,7 @@
 """What a wake-up costs is counted in instructions; times decide nothing."""
 
 import resource
+import select
 
 import pytest
 
@@ -12,6 +13,8 @@ SPARE = 600
 WAKES = 24
 # A chain of a hash that is longer by one or two, a clock that had to be read twice.
 TOLERANCE = 200
+LEVEL = select.EPOLLIN
+EDGE, ONCE = LEVEL | select.EPOLLET, LEVEL | select.EPOLLONESHOT
 
 
 def wake(count):
@@ -96,3 +99,12 @@ def test_a_full_ring_and_no_descriptor():
     """Nobody can ring a `poll` that has nothing to be rung by: it looks each millisecond, not all the time."""
     outcome = both("polling", "room", 2, "none", env=EAGER)
     assert outcome.report.raw["waits"]["slept"] < 1000, outcome.describe()
+
+
+@pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
+@pytest.mark.parametrize("events", [LEVEL, EDGE, ONCE, EDGE | select.EPOLLOUT], ids=["level", "edge", "once", "edge-out"])
+def test_a_set_behind_lanes_that_were_left(events, env):
+    """No event comes without bytes, and each with them."""
+    outcome = both("polling", "left_asleep", events, env=env)
+    assert outcome.seen["quiet"] and outcome.seen["lanes"] and outcome.seen["child"] == 0, outcome.describe()
+    assert outcome.report.count("demotions", "shared") > 0, outcome.describe()

@@ -1,5 +1,7 @@
-"""Arrays of `poll` that are longer than most, and a `poll` in a process that can open nothing more."""
+"""Arrays of `poll` that are longer than most, and a `poll` in a process that can open nothing more; a set
+that is waited for while its connection leaves its lanes."""
 
+import ctypes
 import functools
 import os
 import resource
@@ -13,6 +15,7 @@ from ends import main, pair
 TABLE = {}
 scenario = functools.partial(ends.scenario, TABLE)
 PIECE = 4096
+CLOSE_RANGE_UNSHARE = 2
 
 
 def open_no_more(other):
@@ -58,6 +61,46 @@ def room(count, spare="some"):
     sock.close()
     os.waitpid(child, 0)
     return {"full": full, "after": after}
+
+
+@scenario
+def left_asleep(events):
+    """A thread that gets descriptors of its own takes the process off its lanes while another one waits in a set: what the
+    waits say behind that, before and after bytes come, and at the end."""
+    hear, tell = os.pipe()
+
+    def writer(sock):
+        os.close(tell)
+        while os.read(hear, 1):
+            sock.sendall(b"y" * 10)
+
+    sock, child = pair(writer)
+    os.close(hear)
+    had_lanes = ends.is_attached()
+    held = select.epoll()
+    held.register(sock, int(events))
+    main_thread, libc = threading.get_native_id(), ctypes.CDLL(None)
+
+    def leave():
+        ends.until_asleep(os.getpid(), main_thread)
+        assert libc.close_range(900, 1000, CLOSE_RANGE_UNSHARE) == 0
+
+    def wait(limit_s):
+        return [bits for _, bits in held.poll(limit_s)]
+
+    first = wait(0)
+    thread = threading.Thread(target=leave)
+    thread.start()
+    seen = [first, wait(0.3)]
+    thread.join()
+    seen.append(wait(0))
+    os.write(tell, b"x")
+    seen += [wait(ends.PATIENCE_S), len(sock.recv(100)), wait(0)]
+    os.close(tell)
+    if not int(events) & select.EPOLLONESHOT:
+        seen.append(wait(ends.PATIENCE_S))
+    seen.append(len(sock.recv(100)))
+    return {"seen": seen, "child": ends.reap(child), "quiet": seen[1:3] == [[], []], "lanes": had_lanes == ("LD_PRELOAD" in os.environ)}
 
 
 if __name__ == "__main__":
