@@ -12,6 +12,8 @@ LIBRARY = TARGET / "release" / "libsdp.so"
 # What a call may take of its thread's stack: a handler has an alternate one of 8 KiB.
 STACK = 4096
 CALLS = ["send", "writev", "sendmsg", "recv", "recvmsg", "poll", "ppoll", "select", "epoll_wait"]
+ASLEEP = ["recv-asleep", "poll-asleep", "epoll_wait-asleep"]
+ABOUT = ["getsockopt", "setsockopt", "ioctl", "fcntl", "epoll_ctl", "dup", "dup2", "socket", "connect", "close_range", "shutdown"]
 WAYS = pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
 
 
@@ -52,7 +54,7 @@ def test_a_trace_on_a_connection(env):
     assert outcome.report.count("demotions", "stdio") > 0, outcome.describe()
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", CALLS + ASLEEP + ABOUT)
 def test_little_stack(call):
     outcome = play("frames.c", "paint", call, env=EAGER, flags=["-rdynamic"])
     assert 0 < outcome.seen["bytes"] <= STACK, outcome.describe()

@@ -50,6 +50,67 @@ static void trace(void)
     printf("{\"same\": %s}\n", memcmp(told, back, whole) ? "false" : "true");
 }
 
+/* A call that sleeps for a moment. */
+static void make_asleep(void)
+{
+    struct pollfd entry = {sock, POLLIN, 0};
+    struct timeval moment = {0, 2000};
+    struct epoll_event event;
+    char byte;
+
+    if (!strcmp(call, "recv-asleep")) {
+        check(setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &moment, sizeof moment) == 0);
+        check(recv(sock, &byte, 1, 0) < 0 && errno == EAGAIN);
+    } else if (!strcmp(call, "poll-asleep")) {
+        check(poll(&entry, 1, 2) == 0);
+    } else {
+        check(!strcmp(call, "epoll_wait-asleep") && epoll_wait(set, &event, 1, 2) == 0);
+    }
+}
+
+/* A call about a connection, which moves no bytes of it and waits for none. */
+static void make_about(void)
+{
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    struct sockaddr_in address;
+    socklen_t len = sizeof(int), room = sizeof address;
+    int value = 1, other, hear, accepted;
+
+    if (!strcmp(call, "getsockopt")) {
+        check(getsockopt(sock, SOL_SOCKET, SO_ERROR, &value, &len) == 0);
+    } else if (!strcmp(call, "setsockopt")) {
+        check(setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value) == 0);
+    } else if (!strcmp(call, "ioctl")) {
+        check(ioctl(sock, FIONREAD, &value) == 0);
+    } else if (!strcmp(call, "fcntl")) {
+        check(fcntl(sock, F_SETFL, fcntl(sock, F_GETFL)) == 0);
+    } else if (!strcmp(call, "getpeername")) {
+        check(getpeername(sock, (struct sockaddr *)&address, &room) == 0);
+    } else if (!strcmp(call, "epoll_ctl")) {
+        check(epoll_ctl(set, EPOLL_CTL_MOD, sock, &event) == 0);
+    } else if (!strcmp(call, "dup")) {
+        other = dup(sock);
+        check(other >= 0 && close(other) == 0);
+    } else if (!strcmp(call, "dup2")) {
+        check(dup2(sock, 100) == 100 && close(100) == 0);
+    } else if (!strcmp(call, "socket")) {
+        other = socket(AF_INET, SOCK_STREAM, 0);
+        check(other >= 0 && close(other) == 0);
+    } else if (!strcmp(call, "connect")) {
+        hear = loopback_listener(&address);
+        other = socket(AF_INET, SOCK_STREAM, 0);
+        check(connect(other, (struct sockaddr *)&address, sizeof address) == 0);
+        accepted = accept(hear, NULL, NULL);
+        check(accepted >= 0 && close(other) == 0 && close(accepted) == 0 && close(hear) == 0);
+    } else if (!strcmp(call, "close_range")) {
+        check(syscall(SYS_close_range, 900, 1000, 0) == 0);
+    } else {
+        check(!strcmp(call, "shutdown"));
+        check(shutdown(sock, SHUT_WR) == 0);
+    }
+}
+
+
 /* One call that finds something at once, or nothing. */
 static void make(int flags)
 {
@@ -80,9 +141,12 @@ static void make(int flags)
         FD_ZERO(&readable);
         FD_SET(sock, &readable);
         check(select(sock + 1, &readable, NULL, NULL, &no_time) == 0);
-    } else {
-        check(!strcmp(call, "epoll_wait"));
+    } else if (!strcmp(call, "epoll_wait")) {
         check(epoll_wait(set, events, 4, 0) == 0);
+    } else if (strstr(call, "asleep")) {
+        make_asleep();
+    } else {
+        make_about();
     }
 }
 
