@@ -17,6 +17,11 @@ scenario = functools.partial(ends.scenario, TABLE)
 TIMEVAL = struct.Struct("@ll")
 
 
+# By which a peer of `script` tells that it has done a step.
+HEARS, TELLS = socket.socketpair()
+STEP_S = 30
+
+
 def script(*steps):
     """A peer that does one step per byte it is sent, and closes at the end of the stream."""
 
@@ -25,8 +30,17 @@ def script(*steps):
         while sock.recv(1):
             if todo:
                 todo.pop(0)(sock)
+                TELLS.send(b"d")
 
     return peer
+
+
+def has_step_done(sock):
+    """Sends the byte for a step, and waits until that is done and has been delivered."""
+    sock.sendall(b"1")
+    assert select.select([HEARS], [], [], STEP_S)[0], "the peer does not do its step"
+    HEARS.recv(1)
+    settle()
 
 
 def finish(sock, child, **seen):
@@ -47,8 +61,7 @@ def timeouts():
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(0, 300_000))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEVAL.pack(0, 300_000))
     empty = took(lambda: len(os.read(sock.fileno(), 10)))
-    sock.sendall(b"1")
-    settle()
+    has_step_done(sock)
     part = took(lambda: sock.recv(10, socket.MSG_WAITALL).decode())
     return finish(sock, child, empty=empty, part=part)
 
@@ -73,8 +86,7 @@ def truncation():
     """MSG_TRUNC on a stream throws bytes away; MSG_PEEK leaves them."""
     text = bytes(range(200)) * 5
     sock, child = pair(script(lambda s: s.sendall(text)))
-    sock.sendall(b"1")
-    settle()
+    has_step_done(sock)
     peeked = sock.recv(50, socket.MSG_PEEK)
     gone = len(sock.recv_into(bytearray(100), 100, socket.MSG_TRUNC).to_bytes(4, "big"))
     rest = exactly(sock, len(text) - 100)
@@ -88,8 +100,7 @@ def low_watermark():
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 100)
     seen = []
     for _ in range(4):
-        sock.sendall(b"1")
-        settle()
+        has_step_done(sock)
         seen.append("IN" in readiness(sock))
     got = len(exactly(sock, 160))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -100,12 +111,10 @@ def low_watermark():
 def low_watermark_with_unread():
     """The option comes while bytes are unread in the ring."""
     sock, child = pair(script(*[lambda s: s.sendall(b"y" * 40)] * 4))
-    sock.sendall(b"1")
-    settle()
+    has_step_done(sock)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 60)
     first = "IN" in readiness(sock)
-    sock.sendall(b"1")
-    settle()
+    has_step_done(sock)
     second = "IN" in readiness(sock)
     return finish(sock, child, first=first, second=second, got=len(exactly(sock, 80)))
 
@@ -206,8 +215,7 @@ def urgent(inline):
     sock, child = pair(script(send_it))
     if inline == "inline":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
-    sock.sendall(b"1")
-    settle()
+    has_step_done(sock)
     want = 6001 if inline == "inline" else 6000
     got = b""
     urgent_byte = None
@@ -264,8 +272,7 @@ def queue_sizes():
     import termios
 
     sock, child = pair(script(lambda s: s.sendall(b"n" * 700)))
-    sock.sendall(b"1")
-    settle()
+    has_step_done(sock)
 
     def unread():
         return struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"\0" * 4))[0]

@@ -505,17 +505,21 @@ def somebody_elses():
     """A connection to a process of another user, who would take what is written there for the victim's word."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
+        ours.close()
         become(FOURTH)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(f"\0strangers-{os.getppid()}")
             listener.listen(1)
             theirs.send(b"l")
-            listener.accept()
-            time.sleep(10)
+            kept, _ = listener.accept()
+            theirs.recv(1)  # until the attacker ends
+            kept.close()
         os._exit(0)
-    ours.recv(1)
+    theirs.close()
+    assert ours.recv(1) == b"l", "the other process has no listener"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(f"\0strangers-{os.getpid()}")
+    ours.detach()  # stays open as long as this process
     return sock.detach()
 
 
