@@ -181,7 +181,7 @@ def test_ipv6(pair, ends):
     """Queue pairs between IPv6 addresses."""
     python = ["/usr/bin/python3", EXCHANGE]
     ends.serve([*python, "serve", PORT, "--family", 6], "daemon", PORT)
-    done, client = ends.ask([*python, "ask", "fd00:9::1", PORT, "--rounds", 200])
+    done, client = ends.ask([*python, "ask", "fd00:9::1", PORT, "--rounds", 120])
     assert done.out == b"every byte\n"
     ends.judge(ends.stop(ok=(143,)), [client], share=0.5)
 
@@ -206,7 +206,7 @@ def test_rules_for_each_interface(pair, ends):
     assert done.out == b"every byte\n" and over_sdp["fabrics"]["verbs"] == 1, over_sdp
     assert moved["sdp_sent"] > moved["tcp_sent"], over_sdp
     assert ends.wire.count()[1] > moved["sdp_sent"] + moved["sdp_received"]
-    done, over_tcp = ends.ask([*python, "ask", "10.9.1.1", PORT, "--rounds", 60])
+    done, over_tcp = ends.ask([*python, "ask", "10.9.1.1", PORT, "--rounds", 20])
     tcp, rdma = ends.wire.count()
     moved = over_tcp["bytes"]
     assert done.out == b"every byte\n" and moved["sdp_sent"] + moved["sdp_received"] == 0, over_tcp
