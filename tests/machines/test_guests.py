@@ -48,7 +48,10 @@ def test_the_wire_carries_rdma(pair):
     server = pair.a.start(["timeout", "60", "rping", "-s", "-a", pair.a.address, "-C", "5"])
     listens = "for i in $(seq 600); do rdma res show cm_id | grep -q LISTEN && exit; sleep 0.1; done; exit 1"
     pair.a.run(listens, limit_s=90)
-    done = pair.b.run(["timeout", "60", "rping", "-c", "-a", pair.a.address, "-C", "5", "-v"], limit_s=90)
+    asked = ["timeout", "60", "rping", "-c", "-a", pair.a.address, "-C", "5", "-v"]
+    done = pair.b.run(asked, limit_s=90, ok=(0, 255))
     assert done.text.count("ping data: rdma-ping-") == 5, done
+    # One of rping's threads may ask for an event when the other has closed the channel, behind the last reply.
+    assert done.status == 0 or b"rdma_get_cm_event: Bad file descriptor" in done.err, done
     assert server.wait().status == 0
     assert int(pair.b.run(count).text) > before + 5
