@@ -286,6 +286,7 @@ impl Outbound {
         (self.is_inviting, self.is_invite_sent) = (false, false);
         (self.wait, self.silent, self.signalled) = (CreditWait::new(), 0, None);
         self.spill = Spill::none();
+        self.spill.allow(self.counts.messages);
         (self.learnt, self.lates) = (0, 0);
         (self.last_signalled, self.last) = (0, 0);
     }
@@ -723,6 +724,7 @@ impl Outbound {
                 io.carrier.trace(true, &outgoing.message().header);
                 after.posted_control(outgoing.message().header.mseq);
                 self.producer = after;
+                self.wait.come();
                 self.counts.switches += 1;
             }
             Err(PostError::Failed(_)) => self.link_died(io.shared),

@@ -6,8 +6,9 @@ const FIRST_NS: u64 = 100_000_000;
 /// At most, where the other end has made room behind earlier waits: its program reads, and one of
 /// several threads of it may be as late as that.
 const LONGEST_NS: u64 = 400_000_000;
-/// Longer for each byte that went by the carrier since the other end made room last: its program
-/// comes to the ring behind them, and where the kernel's buffers are large nothing tells of its reads.
+/// Longer for each byte that went by the carrier before the half came to the queue pair: the other
+/// program comes to the ring behind them, and where the kernel's buffers are large nothing tells of
+/// its reads.
 const CARRIER_BYTE_NS: u64 = 100;
 /// And that at most.
 const CARRIER_MOST_NS: u64 = 1_000_000_000;
@@ -24,7 +25,10 @@ pub(super) struct CreditWait {
     since: Option<u64>,
     /// The peer's last words about credit and room then.
     told: (u64, u32),
-    /// Bytes that the carrier had taken when the other end made room last, or a wait was in vain.
+    /// Bytes that the carrier had taken when the half left the queue pair last.
+    left: u64,
+    /// Bytes that it had taken before the present section on the queue pair, behind the section before;
+    /// more than any behind a wait in vain.
     carried: u64,
     /// Bytes that the carrier allowed when the wait began.
     allowed: u64,
@@ -47,12 +51,30 @@ pub(super) struct Heard {
 
 impl CreditWait {
     pub(super) const fn new() -> Self {
-        Self { since: None, told: (0, 0), carried: 0, allowed: 0, read: 0, longest_ns: FIRST_NS }
+        Self {
+            since: None,
+            told: (0, 0),
+            left: 0,
+            carried: 0,
+            allowed: 0,
+            read: 0,
+            longest_ns: FIRST_NS,
+        }
     }
 
     /// Nobody waits any more.
     pub(super) const fn stop(&mut self) {
         self.since = None;
+    }
+
+    /// The half leaves the queue pair, behind `carried` bytes that the carrier has taken.
+    pub(super) const fn leave(&mut self, carried: u64) {
+        self.left = carried;
+    }
+
+    /// The half comes (back) to it.
+    pub(super) const fn come(&mut self) {
+        self.carried = self.left;
     }
 
     /// There was room.
@@ -63,9 +85,9 @@ impl CreditWait {
         }
     }
 
-    /// It was in vain. `carried`: bytes that the carrier has taken.
-    pub(super) fn give_up(&mut self, carried: u64) {
-        (self.since, self.carried) = (None, carried);
+    /// It was in vain.
+    pub(super) fn give_up(&mut self) {
+        (self.since, self.carried) = (None, u64::MAX);
         self.longest_ns = (self.longest_ns / 4).max(SHORTEST_NS);
     }
 
@@ -80,7 +102,8 @@ impl CreditWait {
     ) -> Option<u64> {
         if self.told != heard.told {
             self.end();
-            if self.told.1 != heard.told.1 {
+            if self.left == 0 && self.told.1 != heard.told.1 {
+                // The ring holds nothing from before those bytes: they are read.
                 self.carried = heard.carried;
             }
             self.told = heard.told;
@@ -131,7 +154,7 @@ mod tests {
         assert_eq!(wait.until(NOTHING, 5, none), Some(5 + FIRST_NS));
         assert_eq!(wait.until(NOTHING, 5 + FIRST_NS, none), None);
         for _ in 0..10 {
-            wait.give_up(0);
+            wait.give_up();
         }
         assert_eq!(wait.until(NOTHING, 5, none), Some(5 + SHORTEST_NS));
         assert_eq!(wait.until(heard((1, 0), (0, 0)), 7, none), Some(7 + 2 * SHORTEST_NS));
@@ -170,11 +193,16 @@ mod tests {
         let longest = FIRST_NS + 1_000_000 * CARRIER_BYTE_NS;
         assert_eq!(wait.until(heard, 5, none), Some(5 + longest));
         assert_eq!(wait.until(heard, 5 + longest, none), None);
-        wait.give_up(heard.carried);
+        wait.give_up();
+        heard.carried = 1 << 30;
         assert_eq!(wait.until(heard, 5, none), Some(5 + FIRST_NS / 4));
-        // What is read when there is news lies behind no more.
         heard.told = (0, 1);
+        wait.carried = 0;
         assert_eq!(wait.until(heard, 6, none), Some(6 + FIRST_NS / 2));
+        // Behind the way back to the queue pair, for what went by the carrier meanwhile.
+        wait.leave((1 << 30) - 1000);
+        wait.come();
+        assert_eq!(wait.ends_at(heard), Some(6 + FIRST_NS / 2 + 1000 * CARRIER_BYTE_NS));
         heard.carried = 1 << 40;
         assert_eq!(wait.ends_at(heard), Some(6 + FIRST_NS / 2 + CARRIER_MOST_NS));
     }

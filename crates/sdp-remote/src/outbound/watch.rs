@@ -26,20 +26,23 @@ impl Outbound {
         if let Some(until) = self.waits_until(io) {
             return Err(SendError::Wait(Wait::Credit { until }));
         }
-        self.wait.give_up(self.producer.carrier());
+        self.wait.give_up();
+        self.wait.leave(self.producer.carrier());
         self.counts.spills += 1;
         self.spill.allow(self.counts.messages);
         self.resume();
         Ok(())
     }
 
-    /// Whether the half is on the kernel lane for lack of room alone, and what it may send is used up.
+    /// Whether the half is on the kernel lane for lack of room alone, or because the other end's proof
+    /// or invitation is to come, and what it may send is used up. This end's proof lies behind what the
+    /// carrier has taken before, and the reader is to come to it.
     pub(super) fn is_spill_used_up(&self, shared: &Shared) -> bool {
         self.spill.left() == Some(0)
             && self.producer.lane() == Lane::Kernel
+            && self.stage != Stage::None
             && !self.is_kept_off
-            && self.is_up(shared)
-            && shared.is_invited()
+            && !shared.is_link_dead()
     }
 
     /// How many bytes may go by the carrier now.
@@ -51,7 +54,7 @@ impl Outbound {
             if let Some(until) = self.waits_until(io) {
                 return Err(SendError::Wait(Wait::Credit { until }));
             }
-            self.wait.give_up(self.producer.carrier());
+            self.wait.give_up();
             self.spill.allow(self.counts.messages);
         }
         // Where all is used up and no wait is due, the half is not on the kernel lane for that.

@@ -455,7 +455,7 @@ fn send_once(
             sent = outbound.send(&mut io, &mut payload, from);
             outbound.allow_sdp();
         }
-        if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) {
+        if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) && pair.shared.is_up() {
             wait::count_full(conn);
         }
         let by_sdp = (outbound.counts().bytes - before.bytes) as usize;
