@@ -102,9 +102,9 @@ impl Records {
             };
             let Some(got) = got else { return Ok(false) };
             if got < wanted {
-                // The socket is empty.
+                // The socket is empty. What has been read and may not be taken yet is told by no event.
                 self.use_pending(taker, most)?;
-                return Ok(false);
+                return Ok(self.have != 0 && !taker.is_ready());
             }
         }
         self.use_pending(taker, most)?;
@@ -191,15 +191,22 @@ mod tests {
         current: Vec<u8>,
         whole: Vec<Vec<u8>>,
         step: usize,
+        /// Of the next announcement of more.
+        waits: bool,
+        is_waiting: bool,
     }
 
     impl Taker for Kept {
+        fn is_ready(&mut self) -> bool {
+            !self.is_waiting
+        }
         fn begin(&mut self, head: [u8; HEAD], xid: u32, way: Option<Direction>, len: usize) {
             assert_eq!(direction(&head), way.map(|way| (xid, way)));
             self.current = head.to_vec();
             self.current.resize(len, 0);
         }
         fn grow(&mut self, len: usize) {
+            self.is_waiting = std::mem::take(&mut self.waits);
             self.current.resize(len, 0);
         }
         fn room(&mut self, at: usize, most: usize) -> &mut [u8] {
@@ -271,6 +278,20 @@ mod tests {
                 assert_eq!(kept.whole, wanted, "by {step}, room {room}");
             }
         }
+    }
+
+    /// No event tells of them: the socket is empty.
+    #[test]
+    fn last_bytes_that_wait_for_their_place_are_taken_later() {
+        let (bytes, wire) = record(5007, &[5000]);
+        let mut kept = Kept { step: 10_000, waits: true, ..Kept::default() };
+        let (mut state, mut stream) = (Records::default(), &wire[..]);
+        assert_eq!(state.read(&mut stream, &mut kept, 10_000), Ok(true));
+        assert!(stream.is_empty() && kept.is_waiting && kept.whole.is_empty());
+        assert_eq!(state.read(&mut stream, &mut kept, 10_000), Ok(true));
+        kept.is_waiting = false;
+        assert_eq!(state.read(&mut stream, &mut kept, 10_000), Err(End::ServerGone));
+        assert_eq!(kept.whole, [bytes]);
     }
 
     #[test]
