@@ -114,5 +114,5 @@ def test_saved_tunables_hold_for_programs_to_come(ladder, tmp_path):
     assert old.returncode == 0 and "sdp_debug_level" in (tmp_path / "old.conf").read_text(encoding="utf-8")
     new = tmp_path / "new.conf"
     assert sdp(ladder, "tune", "--save", "--config", new, "sdp_zcopy_thresh=65536").stdout.endswith(
-        "new.conf:1 (no effect in this version)\n"
+        "new.conf:1 (between hosts, where both ends set it)\n"
     )

@@ -282,7 +282,7 @@ fn tunables_note(view: &ProcessView) -> Option<String> {
             one.key,
             one.value,
             one.origin,
-            crate::tune::no_effect(one.key, &one.value)
+            crate::tune::scope_note(one.key, &one.value)
         )
     };
     let all: Vec<_> = set.iter().map(one).collect();

@@ -25,10 +25,10 @@ const FORMER: [(&str, &str); 3] = [
     ("data_debug_level", "sdp_data_debug_level"),
     ("zcopy_thresh", "sdp_zcopy_thresh"),
 ];
-/// Tunables that are kept and shown, but have no effect in this version.
-const WITHOUT_EFFECT: [&str; 1] = ["sdp_zcopy_thresh"];
+/// Tunables that have an effect between hosts only, where both ends set them.
+const BETWEEN_HOSTS: [&str; 1] = ["sdp_zcopy_thresh"];
 
-const NO_EFFECT: &str = " (no effect in this version)";
+const BETWEEN_HOSTS_ONLY: &str = " (between hosts, where both ends set it)";
 
 /// Options of `sdp tune`.
 #[derive(Debug, Clone, Args)]
@@ -182,9 +182,9 @@ pub fn main(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     for tunable in &all {
-        let effect = no_effect(tunable.key, &tunable.value);
+        let scope = scope_note(tunable.key, &tunable.value);
         crate::print(&format!(
-            "{:<21} {:<12} {}{effect}\n",
+            "{:<21} {:<12} {}{scope}\n",
             tunable.key,
             show::clean(&tunable.value),
             tunable.origin
@@ -264,17 +264,17 @@ fn answer_lines(answer: &Answer, values: &[(&'static Key, String)]) -> String {
             one.key,
             show::clean(&one.value),
             one.origin,
-            no_effect(one.key, &one.value)
+            scope_note(one.key, &one.value)
         );
     }
     out
 }
 
-/// The note on a tunable that has no effect, and a value that is not its default.
-pub(crate) fn no_effect(key: &str, value: &str) -> &'static str {
+/// Where a tunable has an effect, if it has a value that is not its default.
+pub(crate) fn scope_note(key: &str, value: &str) -> &'static str {
     let default = KEYS.iter().find(|k| k.name == key).map_or("", |k| k.default);
-    if WITHOUT_EFFECT.contains(&key) && value != default {
-        return NO_EFFECT;
+    if BETWEEN_HOSTS.contains(&key) && value != default {
+        return BETWEEN_HOSTS_ONLY;
     }
     ""
 }
