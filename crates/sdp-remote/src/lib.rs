@@ -122,6 +122,10 @@ where
     if !outbound.may_leave() {
         return Err(LeaveError::Unable);
     }
+    if outbound.is_lent() {
+        // Another thread is about to take it back: where the stream goes on is known then.
+        return Ok(Leaving::Waits(Wait::Unsegmented));
+    }
     let mut receiving =
         ReceiveContext { rx: rx.as_deref_mut(), carrier: &mut *io.carrier, shared: io.shared };
     let may_be_alone = !outbound.is_leaving() && !io.shared.peer_leaves();

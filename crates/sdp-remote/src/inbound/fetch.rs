@@ -62,8 +62,9 @@ impl Inbound {
         fetch: &Fetch,
         is_there: bool,
     ) -> bool {
-        // A queue pair that has failed takes its advertisements with it.
-        if !is_there {
+        // A queue pair that has failed takes its advertisements with it; and where another thread hands
+        // the stream back, these bytes go back too.
+        if !is_there || io.shared.is_link_dead() {
             return false;
         }
         let len = fetch.from.len;

@@ -382,9 +382,10 @@ pub(super) fn receive(
 #[cold]
 #[inline(never)]
 pub(super) fn is_offered(conn: &Conn, pair: &Pair) -> bool {
-    pair.receiving(conn, |Receiving { inbound, .. }| {
+    let is_offered = |Receiving { inbound, .. }: &mut Receiving| {
         inbound.as_ref().is_some_and(|inbound| inbound.is_offered(&pair.shared))
-    }) == Some(true)
+    };
+    pair.shared.has_zcopy() && pair.receiving(conn, is_offered) == Some(true)
 }
 
 fn refuse(conn: &Conn, pair: &Pair) {
