@@ -32,7 +32,7 @@ impl SpinLock {
     pub(crate) fn acquire(&self) {
         let mut spins = 0;
         while !self.try_acquire() {
-            spins += 1;
+            spins = u32::saturating_add(spins, 1);
             if spins < SPINS {
                 hint::spin_loop();
             } else {

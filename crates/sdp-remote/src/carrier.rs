@@ -47,6 +47,12 @@ pub trait Carrier {
         0
     }
 
+    /// Whether more bytes have come than messages of the library's own take: this end's program reads
+    /// them late, or not. False: not known.
+    fn is_unread(&self) -> bool {
+        false
+    }
+
     /// A message was posted to the queue pair, or taken off it: for who traces data.
     fn trace(&self, _is_sent: bool, _header: &Header) {}
 }

@@ -284,7 +284,7 @@ impl Outbound {
         self.is_proof_written = false;
         self.silence.end();
         (self.is_inviting, self.is_invite_sent) = (false, false);
-        (self.wait, self.silent, self.signalled) = (CreditWait::new(), 0, None);
+        ((), self.silent, self.signalled) = (self.wait.begin(), 0, None);
         self.spill = Spill::none();
         self.spill.allow(self.counts.messages);
         (self.learnt, self.lates) = (0, 0);
@@ -677,6 +677,8 @@ impl Outbound {
         // Where the stream goes on is known when nothing is advertised any more.
         if !self.is_lent && self.producer.resume().is_ok() {
             self.wait.stop();
+            self.wait.leave(self.producer.carrier());
+            self.spill.left_sdp(self.counts.messages);
         }
     }
 
@@ -698,8 +700,7 @@ impl Outbound {
             && shared.is_invited()
             && self.producer.link() == Link::Up
             && !self.producer.is_read_by_device()
-            // A switch costs one, and two are never payload's.
-            && self.source.plain().available() >= 4.max(u32::from(self.peer_bufs) / 2)
+            && self.source.plain().available() >= self.least_credit()
     }
 
     /// Posts a switch; if the queue pair has no room for it the half stays where it is.

@@ -7,8 +7,8 @@ const FIRST_NS: u64 = 100_000_000;
 /// several threads of it may be as late as that.
 const LONGEST_NS: u64 = 400_000_000;
 /// Longer for each byte that went by the carrier before the half came to the queue pair: the other
-/// program comes to the ring behind them, and where the kernel's buffers are large nothing tells of
-/// its reads.
+/// program reads the ring behind them, and where the kernel's buffers are large nothing tells of its
+/// reads.
 const CARRIER_BYTE_NS: u64 = 100;
 /// And that at most.
 const CARRIER_MOST_NS: u64 = 1_000_000_000;
@@ -18,18 +18,20 @@ const SHORTEST_NS: u64 = 1_000_000;
 /// The other end reads on the carrier, if that allows this many bytes more.
 const CARRIER_STEP: u64 = 16 * 1024;
 
-/// The wait of one sending half. It begins anew with each piece of news that the other end makes room.
+/// The wait of one sending half for room, for the other end's proof, or for its invitation. It begins
+/// anew with each piece of news that the other end makes room.
 #[derive(Debug)]
 pub(super) struct CreditWait {
     /// When it began, in nanoseconds.
     since: Option<u64>,
     /// The peer's last words about credit and room then.
     told: (u64, u32),
-    /// Bytes that the carrier had taken when the half left the queue pair last.
-    left: u64,
-    /// Bytes that it had taken before the present section on the queue pair, behind the section before;
-    /// more than any behind a wait in vain.
-    carried: u64,
+    /// Bytes that the carrier had taken when the half left a queue pair last.
+    sent_then: u64,
+    /// The half has been on this queue pair before.
+    has_left: bool,
+    /// The carrier's bytes from here on lie before those in the ring; `u64::MAX`: none are counted.
+    read_to: u64,
     /// Bytes that the carrier allowed when the wait began.
     allowed: u64,
     /// Messages that this end's program had read then.
@@ -54,12 +56,19 @@ impl CreditWait {
         Self {
             since: None,
             told: (0, 0),
-            left: 0,
-            carried: 0,
+            sent_then: 0,
+            has_left: false,
+            read_to: 0,
             allowed: 0,
             read: 0,
             longest_ns: FIRST_NS,
         }
+    }
+
+    /// Of a new queue pair. What went by the carrier since the last one may be unread.
+    pub(super) const fn begin(&mut self) {
+        let sent_then = self.sent_then;
+        *self = Self { sent_then, read_to: sent_then, ..Self::new() };
     }
 
     /// Nobody waits any more.
@@ -69,12 +78,12 @@ impl CreditWait {
 
     /// The half leaves the queue pair, behind `carried` bytes that the carrier has taken.
     pub(super) const fn leave(&mut self, carried: u64) {
-        self.left = carried;
+        (self.sent_then, self.has_left) = (carried, true);
     }
 
     /// The half comes (back) to it.
     pub(super) const fn come(&mut self) {
-        self.carried = self.left;
+        self.read_to = self.sent_then;
     }
 
     /// There was room.
@@ -87,7 +96,7 @@ impl CreditWait {
 
     /// It was in vain.
     pub(super) fn give_up(&mut self) {
-        (self.since, self.carried) = (None, u64::MAX);
+        (self.since, self.read_to) = (None, u64::MAX);
         self.longest_ns = (self.longest_ns / 4).max(SHORTEST_NS);
     }
 
@@ -102,9 +111,9 @@ impl CreditWait {
     ) -> Option<u64> {
         if self.told != heard.told {
             self.end();
-            if self.left == 0 && self.told.1 != heard.told.1 {
+            if !self.has_left && self.told.1 != heard.told.1 {
                 // The ring holds nothing from before those bytes: they are read.
-                self.carried = heard.carried;
+                self.read_to = heard.carried;
             }
             self.told = heard.told;
         }
@@ -127,7 +136,7 @@ impl CreditWait {
     pub(super) fn ends_at(&self, heard: Heard) -> Option<u64> {
         let (unread, read) = heard.came;
         let reads = unread == 0 || read != self.read;
-        let behind = heard.carried.saturating_sub(self.carried).saturating_mul(CARRIER_BYTE_NS);
+        let behind = heard.carried.saturating_sub(self.read_to).saturating_mul(CARRIER_BYTE_NS);
         let longest_ns = self.longest_ns.saturating_add(behind.min(CARRIER_MOST_NS));
         let longest_ns = if reads { longest_ns } else { SHORTEST_NS };
         self.since.map(|since| since.saturating_add(longest_ns))
@@ -197,7 +206,7 @@ mod tests {
         heard.carried = 1 << 30;
         assert_eq!(wait.until(heard, 5, none), Some(5 + FIRST_NS / 4));
         heard.told = (0, 1);
-        wait.carried = 0;
+        wait.come();
         assert_eq!(wait.until(heard, 6, none), Some(6 + FIRST_NS / 2));
         // Behind the way back to the queue pair, for what went by the carrier meanwhile.
         wait.leave((1 << 30) - 1000);

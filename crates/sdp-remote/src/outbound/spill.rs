@@ -1,4 +1,4 @@
-//! Bytes that go by the carrier because the other end made no room for too long.
+//! Bytes that go by the carrier because the other end made no room for too long, or its proof is to come.
 //!
 //! What the kernel has taken cannot be had back, and it takes megabytes at once. So few bytes go at
 //! first, then the sender waits for room again; each wait in vain doubles them. A reader that was
@@ -13,7 +13,7 @@ const FIRST: u64 = 64 * 1024;
 pub(super) struct Spill {
     /// Bytes that may go before the next wait.
     left: u64,
-    /// Bytes that a wait in vain allows; 0: the half did not leave the queue pair for lack of room.
+    /// Bytes that a wait in vain allows; 0: bytes are not counted.
     next: u64,
     /// Messages with payload that had been posted then: with the next one a spill is over.
     messages: u64,
@@ -31,6 +31,14 @@ impl Spill {
         }
         self.left = self.next.max(FIRST);
         self.next = self.left.saturating_mul(2);
+    }
+
+    /// The half has left the queue pair: what was counted before it came there is over. `messages`: as
+    /// above.
+    pub(super) fn left_sdp(&mut self, messages: u64) {
+        if self.messages != messages {
+            *self = Self { messages, ..Self::none() };
+        }
     }
 
     /// The kernel has taken bytes.
@@ -60,6 +68,10 @@ mod tests {
             spill.took(2);
             assert_eq!(spill.left(), Some(0));
         }
+        spill.left_sdp(7);
+        assert_eq!(spill.left(), Some(0));
+        spill.left_sdp(8);
+        assert_eq!(spill.left(), None);
         spill.allow(8);
         assert_eq!(spill.left(), Some(FIRST));
     }

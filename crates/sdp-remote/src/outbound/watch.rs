@@ -14,10 +14,19 @@ use crate::{
     shared::{FETCH, Shared},
 };
 
+/// Between two looks for the other end's proof, of a sender that waits for it.
+const PROOF_LOOK_NS: u64 = 2_000_000;
+
 /// Names the request that asks whether the road is there still.
 const PROBE: WorkId = WorkId(1 << 40);
 
 impl Outbound {
+    /// Credit without which the half does not go (back) to the queue pair: a switch costs one, and two
+    /// are never payload's.
+    pub(super) fn least_credit(&self) -> u32 {
+        4.max(u32::from(self.peer_bufs) / 2)
+    }
+
     /// No credit: for how long may that go on? `Ok`: no longer; the half is on the kernel lane now.
     pub(super) fn starve<T: SendQueue, C: Carrier>(
         &mut self,
@@ -27,7 +36,6 @@ impl Outbound {
             return Err(SendError::Wait(Wait::Credit { until }));
         }
         self.wait.give_up();
-        self.wait.leave(self.producer.carrier());
         self.counts.spills += 1;
         self.spill.allow(self.counts.messages);
         self.resume();
@@ -35,8 +43,8 @@ impl Outbound {
     }
 
     /// Whether the half is on the kernel lane for lack of room alone, or because the other end's proof
-    /// or invitation is to come, and what it may send is used up. This end's proof lies behind what the
-    /// carrier has taken before, and the reader is to come to it.
+    /// or invitation is to come, and what it may send is used up. A proof lies behind what the carrier
+    /// has taken before: the more that is, the later the other end reads it.
     pub(super) fn is_spill_used_up(&self, shared: &Shared) -> bool {
         self.spill.left() == Some(0)
             && self.producer.lane() == Lane::Kernel
@@ -70,19 +78,33 @@ impl Outbound {
         self.wait.until(self.heard(io), io.now, || io.carrier.allowed())
     }
 
-    fn heard<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Heard {
+    fn heard<T: SendQueue, C: Carrier>(&self, io: &SendContext<'_, T, C>) -> Heard {
         let tx = io.tx.as_deref();
+        // Credit is news to a half that is short of it; the other end acknowledges updates as well.
+        let is_short = self.source.plain().available() < self.least_credit();
+        let learnt = if is_short { self.learnt } else { 0 };
+        let told = (learnt, tx.map_or(0, SendQueue::progress));
+        let came = tx.map_or((0, 0), SendQueue::unread);
+        // Before the proofs nothing comes by the queue pair.
+        let is_up = self.is_up(io.shared);
         Heard {
-            told: (self.learnt, tx.map_or(0, SendQueue::progress)),
-            came: tx.map_or((0, 0), SendQueue::unread),
+            // Nothing else is news of an invitation.
+            told: if io.shared.is_invited() { told } else { (0, 0) },
+            came: if is_up { came } else { (u32::from(io.carrier.is_unread()), 0) },
             carried: self.producer.carrier(),
         }
     }
 
     /// When a sender that waits for credit is to be told that it waits no longer, if that is to come.
-    pub(super) fn starves_until<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> Option<u64> {
+    pub(super) fn starves_until<T: SendQueue, C: Carrier>(
+        &self,
+        io: &SendContext<'_, T, C>,
+    ) -> Option<u64> {
         let waits = self.producer.lane() == Lane::Sdp || self.is_spill_used_up(io.shared);
-        self.wait.ends_at(self.heard(io)).filter(|until| waits && io.now < *until)
+        let until = self.wait.ends_at(self.heard(io)).filter(|until| waits && io.now < *until)?;
+        // A proof comes by the carrier, behind bytes of which the sender is not told.
+        let most = if self.is_up(io.shared) { u64::MAX } else { io.now + PROOF_LOOK_NS };
+        Some(until.min(most))
     }
 
     /// Whether a sender that was told [`Wait::Credit`] is to call [`Outbound::send`] again: there is room for a

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use sdp_remote::{Carried, SendError, Speech};
+use libc::c_int;
+use sdp_remote::{Carried, SendError, Speech, Wait};
 use sdp_shm::early;
 use sdp_sys::time::monotonic_ns;
 
@@ -17,7 +18,7 @@ use super::{
     show::note_lane,
 };
 use crate::{
-    conn::{self, Conn, Half, Waiters, carrier},
+    conn::{self, Conn, ConnGuard, Half, Waiters, carrier},
     datapath::wait,
     process,
 };
@@ -171,4 +172,42 @@ fn are_sleepers_armed(conn: &Conn) -> bool {
         Waiters::Early.bit(),
         &process::fork_page::FORK_PAGE.busy.early,
     )
+}
+
+/// What wakes a sender beside the queue pair: events of the carrier, and nanoseconds until it looks
+/// again. `next`: when its connection is to be looked after again; `returns`: events that a RETURN makes.
+pub(super) fn event_of(
+    conn: &ConnGuard,
+    pair: &Pair,
+    blocked: Wait,
+    next: Option<u64>,
+    returns: impl FnOnce() -> i16,
+) -> (i16, Option<u64>) {
+    let (events, bound) = match blocked {
+        Wait::Carrier => (libc::POLLOUT, None),
+        Wait::Unsegmented => (0, Some(wait::MORE_SLEEP_NS)),
+        Wait::Credit { until } => credit_event(conn.fd(), pair, until),
+        Wait::Return => match returns() {
+            0 => (0, Some(wait::MORE_SLEEP_NS)),
+            event => (event, None),
+        },
+    };
+    let next = next.map(|at| at.saturating_sub(monotonic_ns()).max(wait::MORE_SLEEP_NS));
+    (events, [bound, forked::sleep_bound(conn, pair), next].into_iter().flatten().min())
+}
+
+/// Of a sender that waits for room, a proof or an invitation: the other end's FIN, once, and time. A
+/// proof comes by the carrier, whose bytes before it are the program's, so no event tells of it.
+fn credit_event(fd: c_int, pair: &Pair, until: u64) -> (i16, Option<u64>) {
+    let events = if carrier::is_over(fd) { 0 } else { libc::POLLRDHUP };
+    let left = until.saturating_sub(monotonic_ns());
+    let most = if pair.shared.is_up() { u64::MAX } else { wait::MORE_SLEEP_NS };
+    (events, Some(left.min(most)))
+}
+
+/// A sender that waits, or gets EAGAIN, found no room in the ring.
+pub(super) fn count_full(conn: &Conn, pair: &Pair, blocked: Wait) {
+    if matches!(blocked, Wait::Credit { .. }) && pair.shared.is_up() {
+        wait::count_full(conn);
+    }
 }

@@ -17,6 +17,9 @@ use crate::conn::{
 /// In the place of a descriptor whose kernel is not asked: it has nothing.
 pub(super) const NOT_ASKED: c_int = -1;
 
+/// The library's own messages on the carrier take no more bytes: a proof, an invitation, and a record's head.
+const UNREAD: u64 = 4096;
+
 /// The carrier of a connection. A kernel reports an error of its socket once, to whichever call
 /// asks first; the program is to get it from a call of its own. So an error that these calls get is
 /// kept as the connection's pending error, and comes again until the program has got it.
@@ -48,6 +51,11 @@ impl Carrier for Socket<'_> {
     fn allowed(&self) -> u64 {
         // Also where the kernel is not asked for bytes.
         conn::number_of(self.conn).map_or(0, carrier::allowed)
+    }
+
+    fn is_unread(&self) -> bool {
+        let unread = |fd| carrier::queued(fd).unwrap_or(0);
+        conn::number_of(self.conn).map_or(0, unread) > UNREAD
     }
 
     #[inline]

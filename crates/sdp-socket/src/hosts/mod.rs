@@ -215,9 +215,7 @@ fn send_behind(
             let may_wait = || refusal != Refusal::ByCarrier || may_wait();
             send_once(conn, pair, vector, done, flags, may_wait)
         });
-        if sent.is_err() || !is_settled(conn, pair) {
-            look_around(conn);
-        }
+        let next = if sent.is_err() || !is_settled(conn, pair) { look_around(conn) } else { None };
         let blocked = match sent {
             Ok(n) => {
                 watch::sent(conn, pair);
@@ -259,26 +257,20 @@ fn send_behind(
             if blocked == Wait::Return && await_return(conn, pair, conn.fd(), &mut held_until) {
                 continue;
             }
+            beside::count_full(conn, pair, blocked);
             return partial(Errno::EAGAIN);
         }
         let until = *deadline.get_or_insert_with(|| wait::deadline(conn, conn.fd(), Half::Send));
         if until == Some(0) {
             return partial(Errno::EAGAIN);
         }
-        let sleep = match blocked {
-            Wait::Carrier => (libc::POLLOUT, None),
-            Wait::Unsegmented => (0, Some(wait::MORE_SLEEP_NS)),
-            Wait::Credit { until } => credit_event(conn.fd(), until),
-            Wait::Return => match return_event(conn.fd()) {
-                0 => (0, Some(wait::MORE_SLEEP_NS)),
-                event => (event, None),
-            },
-        };
+        beside::count_full(conn, pair, blocked);
+        let sleep = beside::event_of(conn, pair, blocked, next, || return_event(conn.fd()));
         let has_credit = || {
             device::drain();
-            matches!(blocked, Wait::Credit { .. }) && gather(conn)
+            // What was taken beside the call before it asked counts, too.
+            matches!(blocked, Wait::Credit { .. }) && (gather(conn) || look::may_send(conn))
         };
-        let sleep = (sleep.0, sleep.1.into_iter().chain(forked::sleep_bound(conn, pair)).min());
         let (woken, has_rung) =
             wait::beside_queue_pair(conn, guard, Beside::All, sleep, until, mark, has_credit);
         match woken {
@@ -454,9 +446,6 @@ fn send_once(
             outbound.to_kernel();
             sent = outbound.send(&mut io, &mut payload, from);
             outbound.allow_sdp();
-        }
-        if matches!(sent, Err(SendError::Wait(Wait::Credit { .. }))) && pair.shared.is_up() {
-            wait::count_full(conn);
         }
         let by_sdp = (outbound.counts().bytes - before.bytes) as usize;
         note_lane(conn, was_on_sdp, outbound.is_on_sdp(), &pair.shared);
@@ -733,12 +722,6 @@ fn gather(conn: &Conn) -> bool {
         outbound.as_ref().is_some_and(|outbound| outbound.is_due(tx.as_ref(), &pair.shared))
     })
     .unwrap_or(false)
-}
-
-/// What wakes a sender that waits for credit beside the queue pair: the other end's FIN, once, and time.
-fn credit_event(fd: c_int, until: u64) -> (i16, Option<u64>) {
-    let events = if carrier::is_over(fd) { 0 } else { libc::POLLRDHUP };
-    (events, Some(until.saturating_sub(monotonic_ns())))
 }
 
 /// Whether a call that has moved payload may leave [`look_around`] to a later one.

@@ -31,8 +31,8 @@ use crate::{
 pub(super) const PAIRS: usize = 128;
 /// An owner while the place comes or goes.
 const NOBODY: u32 = u32::MAX;
-/// How often a thread yields its CPU to another that has a half's lock, and how long it waits
-/// beyond that. A handler for a fault may have left the lock for good.
+/// How often a thread looks again for a half's lock that another one has, and how long it waits beyond
+/// that. A handler for a fault may have left the lock for good.
 const LOOKS: u32 = 200;
 /// The same for a caller that can come back later.
 const FEW_LOOKS: u32 = 100;

@@ -180,7 +180,7 @@ static MIRROR: &AtomicPtr<u8> = &FORK_PAGE.epoll.mirror;
 pub(crate) fn lock() {
     let mut spins = 0u32;
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        spins += 1;
+        spins = spins.wrapping_add(1);
         // Behind a filter the library makes no system calls: a thread that woke up there comes for
         // the lock once again.
         if spins.is_multiple_of(64) && !process::is_retired() {

@@ -239,6 +239,7 @@ pub(crate) fn sender_waits(conn: &Conn) {
     if conn.registrations.load(Ordering::Relaxed) == 0 {
         return;
     }
+    let mut is_first = false;
     with(|m| {
         m.each_registration(conn, |m, at, reg| {
             if reg.events & OUT != 0 && reg.events & ET == 0 && !reg.is_stripped {
@@ -247,10 +248,14 @@ pub(crate) fn sender_waits(conn: &Conn) {
             // Room that came meanwhile is found by the next wait.
             m.push_ready(at);
             if let Some(set) = m.set(reg.set) {
-                set.has_room_waiters = true;
+                is_first |= !core::mem::replace(&mut set.has_room_waiters, true);
             }
         });
     });
+    if is_first && conn.stage() == Stage::Guarded {
+        // A thread that sleeps in the set knows of no time at which to look for room.
+        signal_own_sets();
+    }
 }
 
 /// A wish for room ([`sender_waits`]) is granted to a thread that waits by other means, or in vain:
