@@ -787,9 +787,9 @@ impl Outbound {
         payload: &mut impl Gather,
         from: usize,
     ) -> Result<usize, SendError> {
-        let mut at = from;
+        let (mut at, mut most) = (from, usize::MAX);
         while at < payload.len() {
-            let len = self.room(io).min(payload.len() - at);
+            let len = self.room(io).min(payload.len() - at).min(most);
             let Some(tx) = io.tx.as_deref_mut().filter(|_| len != 0) else { break };
             let Ok(outgoing) = self.source.next_data(io.shared.ack(), len as u32) else { break };
             let len = outgoing.payload_len() as usize;
@@ -801,6 +801,10 @@ impl Outbound {
                 Err(PostError::Failed(_)) => {
                     self.link_died(io.shared);
                     break;
+                }
+                Err(_) if len > self.told_room(io) => {
+                    most = self.told_room(io);
+                    continue;
                 }
                 Err(_) => break,
             }
@@ -820,16 +824,6 @@ impl Outbound {
             self.starve(io)?;
         }
         Ok(posted)
-    }
-
-    const fn late_at(&self) -> u64 {
-        let [active, passive] = LATE_NS;
-        let wait = match self.role {
-            Role::Acceptor => active,
-            Role::Connector => passive,
-        };
-        let doubles = if self.lates < LATE_DOUBLES { self.lates } else { LATE_DOUBLES };
-        self.last_post.saturating_add(wait << doubles)
     }
 
     /// Posts the invitation, answers and credit updates, as far as there is credit and room.

@@ -15,6 +15,8 @@ const CARRIER_MOST_NS: u64 = 1_000_000_000;
 /// Where this end has not read either what came since the wait began: both programs may be sending,
 /// and TCP takes the bytes of both.
 const SHORTEST_NS: u64 = 1_000_000;
+/// What the other end frees of the ring without its program: messages of this library's own.
+const CONTROLS: u32 = 16;
 /// The other end reads on the carrier, if that allows this many bytes more.
 const CARRIER_STEP: u64 = 16 * 1024;
 
@@ -71,6 +73,11 @@ impl CreditWait {
         *self = Self { sent_then, read_to: sent_then, ..Self::new() };
     }
 
+    /// Whether somebody waits.
+    pub(super) const fn is_on(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// Nobody waits any more.
     pub(super) const fn stop(&mut self) {
         self.since = None;
@@ -109,9 +116,10 @@ impl CreditWait {
         now: u64,
         allowed: impl Fn() -> u64,
     ) -> Option<u64> {
-        if self.told != heard.told {
+        let is_freed = heard.told.1.wrapping_sub(self.told.1) > CONTROLS;
+        if self.told.0 != heard.told.0 || is_freed {
             self.end();
-            if !self.has_left && self.told.1 != heard.told.1 {
+            if !self.has_left && is_freed {
                 // The ring holds nothing from before those bytes: they are read.
                 self.read_to = heard.carried;
             }
@@ -205,7 +213,9 @@ mod tests {
         wait.give_up();
         heard.carried = 1 << 30;
         assert_eq!(wait.until(heard, 5, none), Some(5 + FIRST_NS / 4));
-        heard.told = (0, 1);
+        heard.told = (0, CONTROLS);
+        assert_eq!(wait.until(heard, 5, none), Some(5 + FIRST_NS / 4));
+        heard.told = (0, CONTROLS + 1);
         wait.come();
         assert_eq!(wait.until(heard, 6, none), Some(6 + FIRST_NS / 2));
         // Behind the way back to the queue pair, for what went by the carrier meanwhile.

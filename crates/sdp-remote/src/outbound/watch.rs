@@ -8,9 +8,12 @@ use sdp_rdma::{
     work::{Status, WorkId},
 };
 
-use super::{Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait, credit_wait::Heard};
+use super::{
+    LATE_DOUBLES, LATE_NS, Outbound, SendContext, SendError, Stage, UNWATCHED_NS, Wait,
+    credit_wait::Heard,
+};
 use crate::{
-    Carrier,
+    Carrier, Role,
     shared::{FETCH, Shared},
 };
 
@@ -101,7 +104,10 @@ impl Outbound {
         io: &SendContext<'_, T, C>,
     ) -> Option<u64> {
         let waits = self.producer.lane() == Lane::Sdp || self.is_spill_used_up(io.shared);
-        let until = self.wait.ends_at(self.heard(io)).filter(|until| waits && io.now < *until)?;
+        if !waits || !self.wait.is_on() {
+            return None;
+        }
+        let until = self.wait.ends_at(self.heard(io)).filter(|until| io.now < *until)?;
         // A proof comes by the carrier, behind bytes of which the sender is not told.
         let most = if self.is_up(io.shared) { u64::MAX } else { io.now + PROOF_LOOK_NS };
         Some(until.min(most))
@@ -125,6 +131,23 @@ impl Outbound {
     /// The room of which a sender is told: a longest message, or a quarter of what can be kept.
     pub(super) fn usual_room<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>, tx: &T) -> usize {
         self.longest(tx).min(io.ring.len() / 4)
+    }
+
+    /// [`Self::usual_room`]: with as much a waiting sender is called again, and it goes.
+    #[cold]
+    pub(super) fn told_room<T: SendQueue, C>(&self, io: &SendContext<'_, T, C>) -> usize {
+        io.tx.as_deref().map_or(0, |tx| self.usual_room(io, tx))
+    }
+
+    /// When a late update is due.
+    pub(super) const fn late_at(&self) -> u64 {
+        let [active, passive] = LATE_NS;
+        let wait = match self.role {
+            Role::Acceptor => active,
+            Role::Connector => passive,
+        };
+        let doubles = if self.lates < LATE_DOUBLES { self.lates } else { LATE_DOUBLES };
+        self.last_post.saturating_add(wait << doubles)
     }
 
     /// True if time is to tell that the last messages are lost: [`Outbound::tend`] is to be called again.

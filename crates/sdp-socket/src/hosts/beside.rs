@@ -192,6 +192,8 @@ pub(super) fn event_of(
             event => (event, None),
         },
     };
+    // The carrier's own event tells what waits for room there.
+    let next = next.filter(|_| blocked != Wait::Carrier);
     let next = next.map(|at| at.saturating_sub(monotonic_ns()).max(wait::MORE_SLEEP_NS));
     (events, [bound, forked::sleep_bound(conn, pair), next].into_iter().flatten().min())
 }

@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// So often a caller lets a thread go on that takes completions.
-const TURNS: u32 = sdp_sys::time::BACK_OFF_YIELDS + 2;
+const TURNS: u32 = 40;
 /// Codes of a refusal: no connection is meant, or the one that is speaks another version.
 const REFUSED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
