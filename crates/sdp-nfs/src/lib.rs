@@ -8,7 +8,9 @@
 macro_rules! say {
     ($($what:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($what)*);
+        // In one piece: others write there too.
+        let line = format!($($what)*) + "\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }};
 }
 
