@@ -74,11 +74,25 @@ impl Results {
         Self { skipped: vec![(suite.to_owned(), reason.to_owned())], ..Self::default() }
     }
 
-    /// Reads what `cargo test` prints: `test NAME ... ok`, `FAILED` or `ignored, REASON`.
+    /// Reads what `cargo test` prints: `test NAME ... ok`, `FAILED` or `ignored, REASON`. Lines that a
+    /// test's threads write to standard error may stand before the outcome.
     pub(crate) fn from_cargo(output: &str) -> Self {
         let mut results = Self::default();
-        for line in output.lines().filter_map(|line| line.strip_prefix("test ")) {
-            let Some((name, outcome)) = line.rsplit_once(" ... ") else { continue };
+        let mut lines = output.lines().peekable();
+        while let Some(line) = lines.next() {
+            let Some((name, outcome)) =
+                line.strip_prefix("test ").and_then(|line| line.split_once(" ... "))
+            else {
+                continue;
+            };
+            let is_outcome =
+                |line: &str| ["ok", "FAILED", "ignored"].iter().any(|word| line.starts_with(word));
+            let mut outcome = outcome;
+            while !is_outcome(outcome)
+                && let Some(next) = lines.next_if(|next| !next.starts_with("test "))
+            {
+                outcome = next;
+            }
             match outcome.split([',', ' ']).next() {
                 Some("ok") => results.passed += 1,
                 Some("ignored") => {
@@ -204,11 +218,14 @@ mod tests {
         let output = "running 5 tests\ntest a::b ... ok\ntest c ... FAILED\n\
                       test d ... ignored, needs a device\ntest e - should panic ... ok\n\
                       test f - should panic ... FAILED\ntest forged_joins ... FAILED\n\
+                      test g ... somebody: ended\nok\ntest h ... somebody: ended\nFAILED\n\
+                      test i ... somebody: ended\ntest j ... ok\n\
                       test result: FAILED. 2 passed; 3 failed\n";
         let results = Results::from_cargo(output);
-        assert_eq!(results.passed, 2);
+        assert_eq!(results.passed, 4);
         let expected = [("c", Of::Test), ("f", Of::Test), ("forged_joins", Of::Bytes)];
-        assert_eq!(failed(&results), expected);
+        let behind_others = [("h", Of::Test), ("i", Of::Test)];
+        assert_eq!(failed(&results), [&expected[..], &behind_others[..]].concat());
         assert_eq!(results.skipped, [("d".to_owned(), "needs a device".to_owned())]);
     }
 
