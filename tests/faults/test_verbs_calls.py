@@ -134,5 +134,6 @@ def test_a_stream_to_a_peer_that_only_sends(hosts):
         assert (process.returncode, failed) == (0, "")
     server, client = (json.loads((hosts.path / f"{name}.json").read_text()) for name in ("server", "client"))
     assert server["bytes"]["sdp_sent"] > sent // 2, server
-    # What was posted fits into the ring; switches in vain would be more demotions.
-    assert client["demotions"].get("credit", 0) <= 2, client
+    # What was posted fits into the ring; switches in vain would be 20 demotions. Where the peer begins to read
+    # on a busy machine there may be some more.
+    assert client["demotions"].get("credit", 0) <= 8, client
