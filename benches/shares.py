@@ -25,6 +25,7 @@ from machines.wire import SETTINGS  # noqa: E402
 
 SDP = ROOT / "target" / "release" / "sdp"
 STREAMS = ROOT / "tests" / "faults" / "programs" / "streams.py"
+# As for the programs of tests; `cargo xtask build` makes the library and the tools.
 SERVER, CLIENT = "nobody", "games"
 FIRST = 64 * 1024
 
