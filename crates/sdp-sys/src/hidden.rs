@@ -107,11 +107,7 @@ impl Drop for InUse {
 #[cold]
 pub fn await_unused() {
     let end = monotonic_ns().saturating_add(TIMEOUT_NS);
-    let mut turn = 0u32;
-    while IN_USE.load(Ordering::SeqCst) != 0 && monotonic_ns() < end {
-        crate::time::back_off(turn);
-        turn = turn.saturating_add(1);
-    }
+    crate::time::back_off_until(|| IN_USE.load(Ordering::SeqCst) == 0 || monotonic_ns() >= end);
 }
 
 /// In a fork child: the parent's other threads do not exist here.

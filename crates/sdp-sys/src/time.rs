@@ -21,6 +21,15 @@ pub fn back_off(turn: u32) {
     }
 }
 
+/// Waits for another thread in turns of [`back_off`], until `is_over`.
+pub fn back_off_until(mut is_over: impl FnMut() -> bool) {
+    let mut turn = 0u32;
+    while !is_over() {
+        back_off(turn);
+        turn = turn.saturating_add(1);
+    }
+}
+
 /// How many turns of [`back_off`] yield.
 pub const BACK_OFF_YIELDS: u32 = 16;
 

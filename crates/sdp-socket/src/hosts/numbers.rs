@@ -2,7 +2,7 @@
 
 use sdp_sys::{
     threads,
-    time::{back_off, monotonic_ns},
+    time::{back_off_until, monotonic_ns},
 };
 
 use super::{
@@ -49,13 +49,10 @@ fn deadline() -> u64 {
 /// The number changes all the same: in a moment it is the program's file.
 fn await_slow_step() -> Option<DeviceLock> {
     let until = deadline();
-    let mut turn = 0;
-    loop {
-        let lock = DeviceLock::take();
-        if lock.is_some() || monotonic_ns() >= until {
-            return lock;
-        }
-        back_off(turn);
-        turn += 1;
-    }
+    let mut lock = None;
+    back_off_until(|| {
+        lock = DeviceLock::take();
+        lock.is_some() || monotonic_ns() >= until
+    });
+    lock
 }

@@ -225,11 +225,7 @@ impl Place {
         let device = self.device.swap(null_mut(), Ordering::SeqCst);
         self.again_ns.store(monotonic_ns() + REOPEN_NS, Ordering::Relaxed);
         self.state.store(GONE, Ordering::Release);
-        let mut turn = 0u32;
-        while self.fast.load(Ordering::SeqCst) != 0 {
-            sdp_sys::time::back_off(turn);
-            turn = turn.saturating_add(1);
-        }
+        sdp_sys::time::back_off_until(|| self.fast.load(Ordering::SeqCst) == 0);
         device
     }
 

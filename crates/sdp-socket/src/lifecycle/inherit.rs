@@ -107,11 +107,9 @@ pub(crate) fn fork_prepare() {
     }
     section::enter();
     let thread = tls::thread_id() as u32;
-    let mut turn = 0u32;
-    while FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        sdp_sys::time::back_off(turn);
-        turn = turn.saturating_add(1);
-    }
+    sdp_sys::time::back_off_until(|| {
+        FORKING.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    });
     // The other end's answer that came in the meantime would be thrown away.
     table::walk(|fd, entry| {
         if let Entry::Conn(index) = entry
