@@ -284,7 +284,8 @@ impl Outbound {
         self.is_proof_written = false;
         self.silence.end();
         (self.is_inviting, self.is_invite_sent) = (false, false);
-        ((), self.silent, self.signalled) = (self.wait.begin(), 0, None);
+        self.wait.begin();
+        (self.silent, self.signalled) = (0, None);
         self.spill = Spill::none();
         self.spill.allow(self.counts.messages);
         (self.learnt, self.lates) = (0, 0);
@@ -802,11 +803,13 @@ impl Outbound {
                     self.link_died(io.shared);
                     break;
                 }
-                Err(_) if len > self.told_room(io) => {
+                Err(_) => {
                     most = self.told_room(io);
-                    continue;
+                    if len > most {
+                        continue;
+                    }
+                    break;
                 }
-                Err(_) => break,
             }
             if self.producer.posted(outgoing.message().header.mseq, len as u32).is_err() {
                 // Cannot be: `room` has asked.

@@ -174,6 +174,11 @@ fn are_sleepers_armed(conn: &Conn) -> bool {
     )
 }
 
+/// How long a call sleeps at most that is to look again at `at`, both in nanoseconds.
+pub(super) fn sleep_until(at: u64) -> u64 {
+    at.saturating_sub(monotonic_ns()).max(wait::MORE_SLEEP_NS)
+}
+
 /// What wakes a sender beside the queue pair: events of the carrier, and nanoseconds until it looks
 /// again. `next`: when its connection is to be looked after again; `returns`: events that a RETURN makes.
 pub(super) fn event_of(
@@ -193,8 +198,7 @@ pub(super) fn event_of(
         },
     };
     // The carrier's own event tells what waits for room there.
-    let next = next.filter(|_| blocked != Wait::Carrier);
-    let next = next.map(|at| at.saturating_sub(monotonic_ns()).max(wait::MORE_SLEEP_NS));
+    let next = next.filter(|_| blocked != Wait::Carrier).map(sleep_until);
     (events, [bound, forked::sleep_bound(conn, pair), next].into_iter().flatten().min())
 }
 

@@ -501,7 +501,7 @@ fn receive_behind(
         let received = zcopy::receive(conn, (number, pair), buffers, flags, received);
         let is_settled = received.is_ok() && is_settled(conn, pair);
         let bound = if is_settled { None } else { look_around(conn) };
-        let mut bound = bound.map(|at| at.saturating_sub(monotonic_ns()).max(1_000_000));
+        let mut bound = bound.map(beside::sleep_until);
         // Bytes that have arrived come before an error.
         let received = match (received, conn.pending_error()) {
             (Ok(0) | Err(RecvError::WouldBlock | RecvError::Cut { .. }), Some(pending)) => {
