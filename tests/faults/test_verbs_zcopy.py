@@ -13,9 +13,10 @@ import pytest
 
 from support.limits import now
 
-from .test_verbs import ADDRESSES, LIMIT_S, PORT, Hosts, built, by_sdp, pytestmark
+from .rooted import rooted_hosts
+from .test_verbs import ADDRESSES, LIMIT_S, PORT, built, by_sdp, pytestmark
 
-__all__ = ["built", "pytestmark"]
+__all__ = ["built", "pytestmark", "rooted_hosts"]
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "zcopy.py"
 MIB = 1 << 20
@@ -25,19 +26,6 @@ TRIES = 20
 # Messages, advertisements and READs: more than both ends send before the stream.
 MANY = 3000
 ON = ("sdp_zcopy_thresh=65536",)
-
-
-class Rooted(Hosts):
-    users = None, None
-
-
-@pytest.fixture
-def hosts():
-    hosts = Rooted()
-    try:
-        yield hosts
-    finally:
-        hosts.close()
 
 
 def play(hosts, how=("block", "block"), room=MIB, size=MIB, settings=(ON, ON), count=COUNT):

@@ -17,9 +17,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from support.limits import now  # noqa: E402
-from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, Hosts, built, by_sdp, pytestmark  # noqa: E402
+from faults.rooted import rooted_hosts  # noqa: E402
+from faults.test_verbs import ADDRESSES, LIMIT_S, PORT, built, by_sdp, pytestmark  # noqa: E402
 
-__all__ = ["built"]
+__all__ = ["built", "rooted_hosts"]
 pytestmark = [pytest.mark.integrity, pytestmark]
 
 STREAM = Path(__file__).resolve().parent / "stream.py"
@@ -35,21 +36,6 @@ ROW = 10
 ROWS = [(at, min(at + ROW, FIRST + SEEDS) - 1) for at in range(FIRST, FIRST + SEEDS, ROW)]
 # Of every five rows the first is played with forks, too.
 FORKED = ROWS[::5]
-
-
-class Rooted(Hosts):
-    """Its programs are root's: the ends change their users themselves, as their seeds say."""
-
-    users = None, None
-
-
-@pytest.fixture
-def hosts():
-    hosts = Rooted()
-    try:
-        yield hosts
-    finally:
-        hosts.close()
 
 
 def nothing(_hosts, _rng):

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from ends import exactly
+
 PATTERN = bytes(range(251)) * 4181
 # Until both ends have met: small messages, there and back.
 ROUNDS = 400
@@ -28,21 +30,12 @@ def part(at, count):
     return TEXT[at : at + min(count, LONGEST)]
 
 
-def whole(sock, count):
-    got = b""
-    while len(got) < count:
-        piece = sock.recv(count - len(got))
-        assert piece, len(got)
-        got += piece
-    return got
-
-
 def meet(sock, is_first):
     for number in range(ROUNDS):
         if is_first or number:
             sock.sendall(b"%04d" % number)
         if is_first or number < ROUNDS:
-            assert whole(sock, 4)
+            assert len(exactly(sock, 4)) == 4
     if not is_first:
         sock.sendall(b"last")
 
@@ -110,7 +103,7 @@ def ask(host, port, count, size, how):
         thread.join()
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert how != "signal" or ticks
-    assert whole(sock, 3) == b"all"
+    assert exactly(sock, 3) == b"all"
     pinned = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmPin")]
     print("every byte", *[] if pinned == ["0"] else pinned, flush=True)
 
