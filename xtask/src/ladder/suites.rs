@@ -357,6 +357,12 @@ pub(super) const SUITES: &[Suite] = &[
         &["cc", "java", "javac", "mvn"],
     )),
     app(
+        "services",
+        "units of the distribution, as they are shipped, under a systemd of their own",
+        "tests/services",
+        &["systemctl", "unshare", "nsenter", "setpriv", "redis-server", "redis-benchmark"],
+    ),
+    app(
         "chaos",
         "random deaths, stops and shortages under load, thousands of connections, by seed",
         "tests/chaos",

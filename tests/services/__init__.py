@@ -1,0 +1,1 @@
+"""Units of the distribution under a systemd of their own."""
