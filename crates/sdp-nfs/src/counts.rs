@@ -54,6 +54,37 @@ impl End {
     }
 }
 
+/// Why a client was not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The address is in no network that was named.
+    NotAllowed,
+    /// This process ends.
+    Ending,
+    /// The server did not accept a connection.
+    NoServer,
+    /// There is no room for one more.
+    NoRoom,
+    /// It had gone, or the device has failed, when it was to be accepted.
+    NotAccepted,
+    /// A proxy's client has a port above 1023.
+    Port,
+}
+
+impl Refusal {
+    /// A short name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotAllowed => "not-allowed",
+            Self::Ending => "ending",
+            Self::NoServer => "no-server",
+            Self::NoRoom => "no-room",
+            Self::NotAccepted => "not-accepted",
+            Self::Port => "port",
+        }
+    }
+}
+
 macro_rules! counts {
     ($(#[$of:meta])* $kind:ident: $($(#[$about:meta])* $name:ident,)*) => {
         $(#[$of])*

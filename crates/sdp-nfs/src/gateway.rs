@@ -37,7 +37,7 @@ use crate::{
     allow::Network,
     client::{Client, RECORD_MAX},
     control::Control,
-    counts::{Counts, End, Spans},
+    counts::{Counts, End, Refusal, Spans},
     poll::Set,
     pool::{self, Pool},
 };
@@ -146,6 +146,7 @@ pub struct Gateway {
     ends: BTreeMap<&'static str, u64>,
     control: Option<Control>,
     refused: BTreeMap<String, u64>,
+    refusals: BTreeMap<&'static str, u64>,
 }
 
 /// As the fabric names it.
@@ -231,6 +232,7 @@ impl Gateway {
             ends: BTreeMap::new(),
             control: None,
             refused: BTreeMap::new(),
+            refusals: BTreeMap::new(),
         })
     }
 
@@ -267,6 +269,7 @@ impl Gateway {
             "memory": { "bytes": self.memory(), "free": self.free_memory() },
             "clients": clients,
             "refused": self.refused,
+            "refusals": self.refusals,
             "ended": self.ends,
             "counts": self.counts().to_json(),
             "microseconds": spans.to_json(),
@@ -390,10 +393,10 @@ impl Gateway {
             None => *network == Network::Any,
         });
         if self.drained.is_some() {
-            return self.refuse(id, peer, "this process ends");
+            return self.refuse(id, peer, Refusal::Ending, "this process ends");
         }
         if !is_allowed {
-            return self.refuse(id, peer, "not in --allow");
+            return self.refuse(id, peer, Refusal::NotAllowed, "not in --allow");
         }
         match self.connect(peer) {
             Ok(server) => {
@@ -403,19 +406,21 @@ impl Gateway {
                 });
                 let name = FIRST + index as u64;
                 if self.set.watch_edges(server.as_raw_fd(), name).is_err() {
-                    return self.refuse(id, peer, "no room in the set of descriptors");
+                    let why = "no room in the set of descriptors";
+                    return self.refuse(id, peer, Refusal::NoRoom, why);
                 }
                 let theirs = Offer::find(data.as_slice());
                 let deadline = Instant::now() + CONNECT;
                 self.entries[index] = Some(Entry::Asking { id, peer, theirs, server, deadline });
             }
-            Err(why) => self.refuse(id, peer, &format!("server: {why}")),
+            Err(why) => self.refuse(id, peer, Refusal::NoServer, &format!("server: {why}")),
         }
     }
 
-    fn refuse(&mut self, id: Id, peer: Option<IpAddr>, why: &str) {
+    fn refuse(&mut self, id: Id, peer: Option<IpAddr>, refusal: Refusal, why: &str) {
         self.fabric.reject(id, REFUSED);
         let peer = shown(peer);
+        *self.refusals.entry(refusal.name()).or_insert(0) += 1;
         say!("sdp nfs gateway: {peer} refused: {why}");
         // Bounded, whoever asks.
         if self.refused.len() < 1024 || self.refused.contains_key(&peer) {
@@ -482,7 +487,10 @@ impl Gateway {
                 {
                     match state {
                         Ok(()) => self.accept(index, id, peer, theirs, server),
-                        Err(why) => self.refuse(id, peer, &format!("server: {why}")),
+                        Err(why) => {
+                            let why = format!("server: {why}");
+                            self.refuse(id, peer, Refusal::NoServer, &why);
+                        }
                     }
                 }
                 true
@@ -538,8 +546,7 @@ impl Gateway {
         let credits = self.fabric.promised(id);
         let Some(data) = PrivateData::new(&ours.to_bytes()) else { return };
         if let Err(why) = self.fabric.accept(id, data) {
-            say!("sdp nfs gateway: {} was not accepted: {why:?}", shown(peer));
-            return;
+            return self.refuse(id, peer, Refusal::NotAccepted, &format!("{why:?}"));
         }
         let Some(queues) = self.fabric.take_queues(id) else { return };
         let terms = Terms { credits, ours, theirs, most: RECORD_MAX - 4096 };

@@ -32,7 +32,7 @@ use serde_json::json;
 use crate::{
     areas::{self, Areas},
     control::Control,
-    counts::{End, LocalCounts},
+    counts::{End, LocalCounts, Refusal},
     gateway::{Failure, address_of, failure},
     local::{Link, Local, Up},
     null_rdma,
@@ -112,6 +112,7 @@ pub struct Proxy {
     totals: LocalCounts,
     ends: BTreeMap<&'static str, u64>,
     refused: u64,
+    refusals: BTreeMap<&'static str, u64>,
     control: Option<Control>,
     mount: Option<SocketAddr>,
 }
@@ -197,6 +198,7 @@ impl Proxy {
             totals: LocalCounts::default(),
             ends: BTreeMap::new(),
             refused: 0,
+            refusals: BTreeMap::new(),
             control: None,
             mount: None,
         })
@@ -242,6 +244,7 @@ impl Proxy {
             "memory": { "bytes": self.areas.bytes(), "areas": areas, "used": used },
             "clients": clients,
             "refused": self.refused,
+            "refusals": self.refusals,
             "ended": self.ends,
             "counts": self.counts().to_json(),
         });
@@ -373,9 +376,13 @@ impl Proxy {
             let index = free.unwrap_or(self.clients.len());
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
             if !is_known || index >= CLIENTS_MAX || ready.is_err() {
-                let why = if is_known { "too many clients" } else { "its port is above 1023" };
+                let (refusal, why) = match is_known {
+                    true => (Refusal::NoRoom, "too many clients"),
+                    false => (Refusal::Port, "its port is above 1023"),
+                };
                 say!("sdp nfs proxy: {from} refused: {why}");
                 self.refused += 1;
+                *self.refusals.entry(refusal.name()).or_insert(0) += 1;
                 continue;
             }
             if self.set.watch_edges(stream.as_raw_fd(), FIRST + index as u64).is_err() {

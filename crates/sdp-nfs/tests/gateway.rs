@@ -5,7 +5,10 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixStream,
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -28,11 +31,14 @@ use sdp_rdma::{
     work::WorkId,
 };
 use sdp_rpcrdma::{private_data::Offer, rpc::mark, rule::Rule};
+use serde_json::{Value, json};
 use socket2::SockRef;
 
 /// Far beyond what anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
 const IP: [u8; 4] = [10, 9, 0, 1];
+/// Bytes of private data that a request has.
+const PRIVATE_DATA: usize = 56;
 const OFFER: Offer = Offer { remote_invalidation: true, sends: 4096, receives: 4096 };
 
 /// Procedures of the server below, beside those of NFS 3.
@@ -47,6 +53,11 @@ const CALL_BACK: u32 = 105;
 const HANG_UP: u32 = 106;
 const HALF: u32 = 107;
 const HALF_AND_SILENCE: u32 = 108;
+const NOTHINGS: u32 = 109;
+const ENDLESS_NOTHING: u32 = 110;
+const WITHOUT_HEAD: u32 = 111;
+const TWICE: u32 = 112;
+const MANY_CALL_BACKS: u32 = 113;
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -102,6 +113,15 @@ fn answer(call: &[u8]) -> Vec<u8> {
             [record(&strange), record(&words(&[1, 9, 9])), record(&head)].concat()
         }
         HUGE_MARK => words(&[0x7fff_ffff, 0, 0]),
+        NOTHINGS => [vec![0; 4 * 60], record(&head)].concat(),
+        ENDLESS_NOTHING => vec![0; 4 * 1000],
+        WITHOUT_HEAD => record(&words(&[xid])),
+        TWICE => [record(&head), record(&head)].concat(),
+        MANY_CALL_BACKS => {
+            let back = |at: u32, len| record(&[words(&[500 + at, 0]), vec![0; len]].concat());
+            let all = (0..100).map(|at| back(at, if at == 50 { 8192 } else { 40 }));
+            [all.collect::<Vec<_>>().concat(), record(&head)].concat()
+        }
         CALL_BACK => [record(&words(&[77, 0, 2, 5])), record(&head)].concat(),
         _ => record(&head),
     }
@@ -142,7 +162,9 @@ struct Rig {
     to: Address,
     port: u16,
     end: Option<UnixStream>,
-    gateway: Option<JoinHandle<Counts>>,
+    gateway: Option<JoinHandle<(Counts, Value)>>,
+    /// Connections that the server has now.
+    served: Arc<AtomicU16>,
 }
 
 impl Rig {
@@ -156,10 +178,17 @@ impl Rig {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let server = listener.local_addr().unwrap();
+        let served = Arc::new(AtomicU16::new(0));
         if has_server {
+            let served = Arc::clone(&served);
             thread::spawn(move || {
                 listener.incoming().flatten().for_each(|one| {
-                    thread::spawn(move || serve(one));
+                    let served = Arc::clone(&served);
+                    served.fetch_add(1, Ordering::Relaxed);
+                    thread::spawn(move || {
+                        serve(one);
+                        served.fetch_sub(1, Ordering::Relaxed);
+                    });
                 })
             });
         }
@@ -174,7 +203,8 @@ impl Rig {
             told.send(()).unwrap();
             gateway.run().expect("served");
             assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
-            gateway.counts()
+            let status = serde_json::from_str(&gateway.status()).expect("a status");
+            (gateway.counts(), status)
         });
         is_open.recv().expect("it listens");
         let options = Options {
@@ -184,7 +214,8 @@ impl Rig {
             ..Options::default()
         };
         let fabric = VerbsFabric::open(&Address::v4(IP, 0), &options).expect("a fabric");
-        Self { fabric, to: Address::v4(IP, port), port, end: Some(end), gateway: Some(gateway) }
+        let (to, end, gateway) = (Address::v4(IP, port), Some(end), Some(gateway));
+        Self { fabric, to, port, end, gateway, served }
     }
 
     fn event(&mut self) -> CmEvent<Id> {
@@ -208,7 +239,7 @@ impl Rig {
                 let server = Offer { remote_invalidation: false, ..OFFER };
                 assert_eq!(Offer::find(data.as_slice()), server);
                 let (tx, rx) = self.fabric.take_queues(id).expect("queues");
-                Some(Peer { tx, rx, sent: 0 })
+                Some(Peer { id, tx, rx, sent: 0 })
             }
             CmEvent::Rejected(..) => None,
             other => panic!("{other:?}"),
@@ -221,16 +252,38 @@ impl Rig {
 
     /// Memory for the gateway to read and write, filled.
     fn memory(&mut self, bytes: Vec<u8>) -> (MemoryRegion, &'static [std::cell::Cell<u8>]) {
+        self.memory_with(bytes, Access { remote_read: true, remote_write: true })
+    }
+
+    fn memory_with(
+        &mut self,
+        bytes: Vec<u8>,
+        access: Access,
+    ) -> (MemoryRegion, &'static [std::cell::Cell<u8>]) {
         let bytes = std::cell::Cell::from_mut(bytes.leak()).as_slice_of_cells();
-        let access = Access { remote_read: true, remote_write: true };
         let (at, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
         (self.fabric.register(at, len, access).expect("registered"), bytes)
     }
 
     /// Ends the gateway as a signal does; what it has counted.
-    fn finish(mut self) -> Counts {
+    fn finish(self) -> Counts {
+        self.finish_told().0
+    }
+
+    /// What the gateway has counted, and its status, at its end.
+    fn finish_told(mut self) -> (Counts, Value) {
         drop(self.end.take());
         self.gateway.take().unwrap().join().expect("it ended well")
+    }
+
+    /// Waits until the number of the connections of the server is `connections`.
+    fn has_served(&mut self, connections: u16) {
+        let begin = Instant::now();
+        while self.served.load(Ordering::Relaxed) != connections {
+            self.fabric.progress();
+            assert!(begin.elapsed() < LIMIT, "{:?} instead of {connections}", self.served);
+            thread::yield_now();
+        }
     }
 }
 
@@ -245,6 +298,7 @@ impl Gather for Nothing {
 
 /// The client's end of a connection.
 struct Peer {
+    id: Id,
     tx: VerbsTx,
     rx: VerbsRx,
     sent: u32,
@@ -413,34 +467,97 @@ fn a_callback_goes_to_the_client_and_its_answer_back() {
     assert_eq!((counts.callbacks, counts.rules[Rule::Xid as usize]), (1, 1));
 }
 
+/// Lists that no call may have, behind the credits: the rule, the words, and the call.
+fn wrong_lists() -> Vec<(&'static str, Vec<u32>, Vec<u8>)> {
+    let null = call(9, 0, &[]);
+    let mut all: Vec<(&str, Vec<u32>, Vec<u8>)> = Vec::new();
+    let mut add = |rule, lists: &[u32]| all.push((rule, lists.to_vec(), null.clone()));
+    for procedure in [2, 5, 6, u32::MAX] {
+        add("procedure", &[procedure, 0, 0, 0]);
+    }
+    add("truncated", &[0, 0, 1, u32::MAX]);
+    add("truncated", &[0, 0, 0, 1, u32::MAX]);
+    add("truncated", &[0, 0, 0, 1, 0x1000_0000]);
+    for lists in [&[0, 2, 0, 0][..], &[0, 0, 2, 0], &[0, 0, 0, 2], &[0, u32::MAX, 0, 0]] {
+        add("discriminator", lists);
+    }
+    // Read chunks: position, key, length, address.
+    add("length", &[0, 1, 40, 1, u32::MAX, 0, 0, 1, 40, 1, u32::MAX, 0, 0, 0, 0, 0]);
+    add("length", &[0, 1, 40, 1, 2 << 20, 0, 0, 0, 0, 0]);
+    for position in [0, 1, 38, 41, 44, u32::MAX, u32::MAX - 3] {
+        add("position", &[0, 1, position, 1, 8, 0, 0, 0, 0, 0]);
+    }
+    add("position", &[1, 1, 0, 1, 80, 0, 0, 1, 84, 1, 8, 0, 0, 0, 0, 0]);
+    add("read-chunks", &[0, 1, 36, 1, 8, 0, 0, 1, 40, 1, 8, 0, 0, 0, 0, 0]);
+    let three = [0, 4, 8].map(|position| [1, position, 1, 80, 0, 0]).concat();
+    add("read-chunks", &[&[1][..], &three, &[0, 0, 0]].concat());
+    add("write-chunks", &[0, 0, 1, 1, 1, 8, 0, 0, 1, 1, 1, 8, 0, 0, 0, 0]);
+    let many = [1, 8, 0, 0].repeat(33);
+    add("segments", &[&[0, 0, 1, 33], &many[..], &[0, 0]].concat());
+    add("segments", &[&[0, 0, 0, 1, 33], &many[..]].concat());
+    add("segments", &[&[0][..], &[1, 40, 1, 8, 0, 0].repeat(33), &[0, 0, 0]].concat());
+    for lists in
+        [&[1, 0, 0, 0][..], &[1, 1, 0, 1, 0, 0, 0, 0, 0, 0], &[1, 1, 4, 1, 80, 0, 0, 0, 0, 0]]
+    {
+        add("nothing-to-read", lists);
+    }
+    all.push(("xid", vec![0, 0, 0, 0], call(10, 0, &[])));
+    all.push(("not-a-call", vec![0, 0, 0, 0], words(&[9, 2])));
+    all.push(("not-a-call", vec![0, 0, 0, 0], words(&[9])));
+    all.push(("not-a-call", vec![0, 0, 0, 0], Vec::new()));
+    all
+}
+
 #[test]
 fn hostile_headers_cost_the_call_and_nothing_else() {
     let mut rig = Rig::new("any", true);
     let mut peer = rig.connect();
     let mut other = rig.connect();
-    let null = call(9, 0, &[]);
-    let refused: [&[u32]; 6] = [
-        &[2, 0, 0, 0],
-        &[5, 0, 0, 0],
-        &[0, 1, 1],
-        &[0, 0, 1, u32::MAX],
-        &[0, 1, 40, 1, u32::MAX, 0, 0, 1, 40, 1, u32::MAX, 0, 0, 0, 0, 0],
-        &[1, 0, 0, 0],
-    ];
-    for lists in refused {
-        let reply = peer.ask(&mut rig, lists, &null);
-        assert_eq!(reply, words(&[9, 1, 32, 4, 2]), "{lists:?}");
+    let mut wanted = std::collections::BTreeMap::new();
+    let mut broken = |rule| *wanted.entry(rule).or_insert(0) += 1;
+    let error = words(&[9, 1, 32, 4, 2]);
+    for (rule, lists, call) in wrong_lists() {
+        peer.send(&[words(&[9, 1, 32]), words(&lists), call].concat());
+        assert_eq!(peer.receive(&mut rig).as_ref(), Some(&error), "{rule} {lists:?}");
+        broken(rule);
     }
-    peer.send(&words(&[9, 2, 32, 0, 0, 0, 0]));
-    assert_eq!(peer.receive(&mut rig).unwrap(), words(&[9, 2, 32, 4, 1, 1, 1]));
-    for dropped in [&[9u32, 1, 32][..], &[9, 1, 32, 3, 0, 0, 0], &[9, 1, 32, 4, 2, 0, 0]] {
-        peer.send(&words(dropped));
+    // A whole header, cut at each byte.
+    let (region, memory) = rig.memory(pattern(4096));
+    let at = segment(&region, 0, 4096);
+    let lists = [&[0, 1, 40], &at[..], &[0, 1, 1], &at[..], &[0, 1, 1], &at[..]].concat();
+    let whole = [words(&[9, 1, 32]), words(&lists)].concat();
+    for len in 0..whole.len() {
+        peer.send(&whole[..len]);
+        if len < 28 {
+            broken("too-short");
+        } else {
+            assert_eq!(peer.receive(&mut rig).as_ref(), Some(&error), "{len}");
+            broken("truncated");
+        }
     }
-    peer.send(&[]);
+    // Memory with what is no call, and with one of another XID.
+    for (rule, bytes) in [("not-a-call", vec![7; 80]), ("xid", call(10, 0, &[]))] {
+        let (region, _) = rig.memory(bytes.clone());
+        let chunk = segment(&region, 0, bytes.len() as u32);
+        peer.send(&words(&[&[9, 1, 32, 1, 1, 0], &chunk[..], &[0, 0, 0]].concat()));
+        assert_eq!(peer.receive(&mut rig).as_ref(), Some(&error), "{rule}");
+        broken(rule);
+    }
+    for version in [0, 2, u32::MAX] {
+        peer.send(&words(&[9, version, 32, 0, 0, 0, 0]));
+        let answer = words(&[9, version, 32, 4, 1, 1, 1]);
+        assert_eq!(peer.receive(&mut rig), Some(answer));
+        broken("version");
+    }
+    for (rule, procedure) in [("done", 3), ("error-to-responder", 4)] {
+        peer.send(&words(&[9, 1, 32, procedure, 0, 0, 0]));
+        broken(rule);
+    }
     peer.works(&mut rig, 10);
     other.works(&mut rig, 10);
-    let counts = rig.finish();
-    assert_eq!(counts.rules.iter().sum::<u64>(), 11);
+    assert_eq!(bytes_of(memory), pattern(4096), "nothing was written");
+    let (_, told) = rig.finish_told();
+    assert_eq!(told["counts"]["rules"], json!(wanted));
 }
 
 #[test]
@@ -448,20 +565,28 @@ fn what_ends_one_client_harms_no_other() {
     let mut rig = Rig::new("any", true);
     let mut other = rig.connect();
     let (region, _) = rig.memory(vec![0; 8192]);
-    // A key that leads nowhere, for a READ and for a WRITE.
+    // A key that leads nowhere, an end beyond the memory, a right that is missing; for a READ and
+    // for a WRITE.
     let mut nowhere = region;
     nowhere.rkey.0 ^= 0x5555;
     for procedure in [READ, WRITE] {
-        let mut peer = rig.connect();
-        let chunk = segment(&nowhere, 0, 8192);
-        let call = call(1, procedure, &[8192]);
-        let lists = match procedure {
-            READ => [&[0, 0, 1, 1], &chunk[..], &[0, 0]].concat(),
-            _ => [&[0, 1, call.len() as u32], &chunk[..], &[0, 0, 0]].concat(),
-        };
-        peer.send(&[words(&[1, 1, 32]), words(&lists), call].concat());
-        assert_eq!(peer.receive(&mut rig), None, "{procedure}");
-        other.works(&mut rig, procedure);
+        let is_read = procedure == READ;
+        let access = Access { remote_read: is_read, remote_write: !is_read };
+        let (without, memory) = rig.memory_with(vec![0xee; 8192], access);
+        for chunk in
+            [segment(&nowhere, 0, 8192), segment(&region, 1, 8192), segment(&without, 0, 8192)]
+        {
+            let mut peer = rig.connect();
+            let call = call(1, procedure, &[8192]);
+            let lists = match is_read {
+                true => [&[0, 0, 1, 1], &chunk[..], &[0, 0]].concat(),
+                false => [&[0, 1, call.len() as u32], &chunk[..], &[0, 0, 0]].concat(),
+            };
+            peer.send(&[words(&[1, 1, 32]), words(&lists), call].concat());
+            assert_eq!(peer.receive(&mut rig), None, "{procedure}");
+            other.works(&mut rig, procedure);
+        }
+        assert_eq!(bytes_of(memory), [0xee; 8192]);
     }
     // More calls than credits, and one XID twice.
     for same in [false, true] {
@@ -481,33 +606,110 @@ fn what_ends_one_client_harms_no_other() {
         other.works(&mut rig, 20 + u32::from(same));
     }
     // A server that hangs up, also in a record, and one that sends no records.
-    for procedure in [HANG_UP, HALF, HUGE_MARK] {
+    for procedure in [HANG_UP, HALF, HUGE_MARK, ENDLESS_NOTHING, WITHOUT_HEAD] {
         let mut peer = rig.connect();
         peer.works(&mut rig, 9);
         peer.send(&[words(&[1, 1, 32, 0, 0, 0, 0]), call(1, procedure, &[])].concat());
         assert_eq!(peer.receive(&mut rig), None, "{procedure}");
         other.works(&mut rig, procedure);
     }
+    let (_, told) = rig.finish_told();
+    let mut ended = told["ended"].clone();
+    // Too many calls fail the client's own queue, or are counted, whichever comes first.
+    let credits =
+        ["queue-pair", "credits", "client-gone"].map(|why| ended[why].as_u64().unwrap_or(0));
+    assert_eq!(credits.iter().sum::<u64>(), 1, "{ended}");
+    for why in ["queue-pair", "credits", "client-gone"] {
+        ended.as_object_mut().unwrap().remove(why);
+    }
+    let wanted = json!({ "transfer": 6, "twice-in-flight": 1, "server-gone": 2, "server-record": 3, "drained": 1 });
+    assert_eq!(ended, wanted);
+}
+
+#[test]
+fn a_strange_servers_records_cost_nobody_anything() {
+    let mut rig = Rig::new("any", true);
+    let mut peer = rig.connect();
+    // Fragments of nothing, one reply twice, callbacks that are never answered.
+    for (xid, procedure) in [(1, NOTHINGS), (2, TWICE)] {
+        let reply = peer.ask(&mut rig, &[0, 0, 0, 0], &call(xid, procedure, &[]));
+        assert_eq!(word(&reply, 7), xid);
+        peer.works(&mut rig, 10 + xid);
+    }
+    peer.send(&[words(&[3, 1, 32, 0, 0, 0, 0]), call(3, MANY_CALL_BACKS, &[])].concat());
+    let got = [(); 3].map(|()| word(&peer.receive(&mut rig).expect("a message"), 7));
+    assert_eq!(got, [500, 501, 3]);
+    peer.works(&mut rig, 4);
+    // Their client goes, and one whose call the server has; the server's connections go with them.
+    let mut other = rig.connect();
+    other.send(&[words(&[5, 1, 32, 0, 0, 0, 0]), call(5, SILENCE, &[])].concat());
+    other.works(&mut rig, 6);
+    rig.has_served(2);
+    for id in [peer.id, other.id] {
+        rig.fabric.disconnect(id);
+    }
+    rig.has_served(0);
+    let (counts, told) = rig.finish_told();
+    assert_eq!((counts.callbacks, counts.unknown_records), (2, 1));
+    // Sixteen wait; one of them was too long from the beginning.
+    assert_eq!(counts.callbacks_dropped, 100 - 2 - 16);
+    assert_eq!(told["ended"], json!({ "client-gone": 2 }));
+}
+
+#[test]
+fn a_client_that_takes_no_replies_harms_no_other() {
+    let mut rig = Rig::new("any", true);
+    let mut other = rig.connect();
+    let mut peer = rig.connect();
+    // Its receive buffers are full after a hundred replies.
+    for xid in 0..2000 {
+        let null = [words(&[xid, 1, 32, 0, 0, 0, 0]), call(xid, 0, &[])].concat();
+        peer.tx.allow(peer.sent + 1000);
+        if peer.tx.post_send(WorkId(0), &null, &mut Nothing, SendOptions::default()).is_err() {
+            break;
+        }
+        peer.sent += 1;
+        rig.fabric.progress();
+        if xid % 100 == 0 {
+            other.works(&mut rig, xid);
+        }
+    }
+    other.works(&mut rig, 1);
     rig.finish();
 }
 
 #[test]
 fn private_data_of_any_kind() {
     let mut rig = Rig::new("any", true);
-    let limits: [(&[u8], u32); 4] = [
-        (&[], 1024),
-        (&[0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 0], 1024),
-        (&[0xf6, 0xab, 0x0e, 0x18, 1, 0, 255, 255], 4096),
-        (&[9, 9, 0xf6, 0xab, 0x0e, 0x18, 1, 1, 0, 1], 2048),
-    ];
-    for (data, limit) in limits {
+    let offer = |receives: u8| [0xf6, 0xab, 0x0e, 0x18, 1, 1, 0, receives];
+    let mut limits = vec![(vec![], 1024)];
+    for len in 1..=PRIVATE_DATA {
+        // Magic without an end, an offer that is cut off, and one at the end.
+        limits.push(([0xf6, 0xab, 0x0e].repeat(len.div_ceil(3))[..len].to_vec(), 1024));
+        let cut = (4 + len % 4).min(len);
+        limits.push(([vec![9; len - cut], offer(3)[..cut].to_vec()].concat(), 1024));
+        if len >= 8 {
+            let receives = [0, 1, 3, 255][len % 4];
+            let before = [0xf6, 0xab, 0x0e].repeat(20)[..len - 8].to_vec();
+            let limit = (u32::from(receives) + 1).min(4) * 1024;
+            limits.push(([before, offer(receives).to_vec()].concat(), limit));
+        }
+    }
+    // Another form, and two offers: the first one holds.
+    limits.push((vec![0xf6, 0xab, 0x0e, 0x18, 2, 1, 3, 3], 1024));
+    limits.push(([offer(1), offer(3)].concat(), 2048));
+    for (data, limit) in &limits {
+        let limit = *limit;
         let mut peer = rig.connect_with(data).expect("let in");
         // Header, head of the reply, and data: to the byte.
         let fits = limit - 28 - 24;
         let reply = peer.ask(&mut rig, &[0, 0, 0, 0], &call(1, LONG, &[fits]));
-        assert_eq!(reply.len() as u32, limit);
+        assert_eq!(reply.len() as u32, limit, "{data:?}");
         let reply = peer.ask(&mut rig, &[0, 0, 0, 0], &call(2, LONG, &[fits + 4]));
         assert_eq!(reply, words(&[2, 1, 32, 4, 2]), "{data:?}");
+        // The next one has its buffers.
+        rig.fabric.disconnect(peer.id);
+        rig.has_served(0);
     }
     rig.finish();
 }
@@ -516,10 +718,12 @@ fn private_data_of_any_kind() {
 fn who_is_not_named_is_refused_and_so_is_everybody_without_a_server() {
     let mut rig = Rig::new("10.8.0.0/16", true);
     assert!(rig.connect_with(&OFFER.to_bytes()).is_none());
-    assert_eq!(rig.finish(), Counts::default());
+    let (counts, told) = rig.finish_told();
+    assert_eq!(counts, Counts::default());
+    assert_eq!(told["refusals"], json!({ "not-allowed": 1 }));
     let mut rig = Rig::new("10.9.0.1", false);
     assert!(rig.connect_with(&OFFER.to_bytes()).is_none(), "no server");
-    rig.finish();
+    assert_eq!(rig.finish_told().1["refusals"], json!({ "no-server": 1 }));
 }
 
 #[test]

@@ -158,6 +158,19 @@ fn quantile(histogram: &Value, hundredths: u64) -> String {
     "-".to_string()
 }
 
+/// A line for each object of numbers that is not empty.
+fn listed(all: &[(&str, &Value)]) -> String {
+    let mut out = String::new();
+    for (name, of) in all {
+        let each = of.as_object().into_iter().flatten();
+        let each: Vec<String> = each.map(|(what, n)| format!("{what} {}", number(n))).collect();
+        if !each.is_empty() {
+            let _ = writeln!(out, "  {name}: {}", each.join(", "));
+        }
+    }
+    out
+}
+
 fn table(gateways: &[Value]) -> String {
     let mut out = String::new();
     for gateway in gateways {
@@ -220,13 +233,12 @@ fn table(gateways: &[Value]) -> String {
             let [half, most] = [50, 99].map(|share| quantile(&spans[name], share));
             let _ = writeln!(out, "  {about:<24} half below {half}, 99 % below {most}");
         }
-        for name in ["refused", "ended"] {
-            let all = gateway[name].as_object().into_iter().flatten();
-            let all: Vec<String> = all.map(|(who, n)| format!("{who} {}", number(n))).collect();
-            if !all.is_empty() {
-                let _ = writeln!(out, "  {name}: {}", all.join(", "));
-            }
-        }
+        out += &listed(&[
+            ("refused", &gateway["refused"]),
+            ("refused because", &gateway["refusals"]),
+            ("ended", &gateway["ended"]),
+            ("broken", &gateway["counts"]["rules"]),
+        ]);
     }
     if gateways.is_empty() {
         out += "no gateway or proxy of this user's runs here\n";
@@ -251,10 +263,12 @@ fn prometheus(prefix: &str, gateways: &[Value]) -> String {
             let more = format!(",rule=\"{rule}\"");
             add(format!("{prefix}_rules_broken_total"), more, number(count));
         }
-        let refused = &gateway["refused"];
-        let refused = if refused.is_u64() { number(refused) } else { sum(refused) };
-        add(format!("{prefix}_refused_total"), String::new(), refused);
-        add(format!("{prefix}_ended_total"), String::new(), sum(&gateway["ended"]));
+        for (kind, of) in [("refused", &gateway["refusals"]), ("ended", &gateway["ended"])] {
+            for (reason, count) in of.as_object().into_iter().flatten() {
+                let more = format!(",reason=\"{reason}\"");
+                add(format!("{prefix}_{kind}_total"), more, number(count));
+            }
+        }
     }
     let mut out = String::new();
     for (name, samples) in kinds {
@@ -313,7 +327,7 @@ mod tests {
             "memory": { "bytes": 8 << 20, "free": 6 << 20 }, "ending": false,
             "clients": [{ "address": "10.9.0.2", "credits": 32, "in_flight": 3, "waiting": 0,
                 "counts": { "calls": 100, "bytes_read": 1 << 20, "rules": {} } }],
-            "refused": { "10.8.0.1": 2 }, "ended": { "client-gone": 1 },
+            "refused": { "10.8.0.1": 2 }, "refusals": { "not-allowed": 2 }, "ended": { "client-gone": 1 },
             "counts": { "calls": 104, "rules": { "position": 5 } },
             "microseconds": { "forward": [], "server": server, "reply": [] },
         })
@@ -326,6 +340,8 @@ mod tests {
             "10.9.0.1:20049 (rxe0) for 127.0.0.1:2049: memory 8 MiB, 2.0 used",
             "half below 16 us, 99 % below 512 us",
             "refused: 10.8.0.1 2",
+            "refused because: not-allowed 2",
+            "broken: position 5",
             "ended: client-gone 1",
         ] {
             assert!(out.contains(part), "{part}: {out}");
@@ -343,7 +359,8 @@ mod tests {
         for line in [
             "sdp_nfs_calls_total{listen=\"10.9.0.1:20049\"} 104",
             "sdp_nfs_rules_broken_total{listen=\"10.9.0.1:20049\",rule=\"position\"} 5",
-            "sdp_nfs_refused_total{listen=\"10.9.0.1:20049\"} 2",
+            "sdp_nfs_refused_total{listen=\"10.9.0.1:20049\",reason=\"not-allowed\"} 2",
+            "sdp_nfs_ended_total{listen=\"10.9.0.1:20049\",reason=\"client-gone\"} 1",
         ] {
             assert!(out.lines().any(|found| found == line), "{line}: {out}");
         }

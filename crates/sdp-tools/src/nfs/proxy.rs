@@ -129,11 +129,11 @@ pub(super) fn table(proxies: &[Value]) -> String {
         row(&mut out, "all, also gone", proxy, true);
         let broken = sum(&proxy["counts"]["rules"]);
         let _ = writeln!(out, "  refused {}, broken {broken}", number(&proxy["refused"]));
-        let ended = proxy["ended"].as_object().into_iter().flatten();
-        let ended: Vec<String> = ended.map(|(why, n)| format!("{why} {}", number(n))).collect();
-        if !ended.is_empty() {
-            let _ = writeln!(out, "  ended: {}", ended.join(", "));
-        }
+        out += &super::listed(&[
+            ("refused because", &proxy["refusals"]),
+            ("ended", &proxy["ended"]),
+            ("broken", &proxy["counts"]["rules"]),
+        ]);
     }
     out
 }
@@ -151,7 +151,7 @@ mod tests {
             "device": "rxe0", "memory": { "bytes": 64 << 20, "areas": 112, "used": 3 },
             "clients": [{ "address": "127.0.0.1:790", "state": "up", "credits": 32,
                 "in_flight": 2, "waiting": 1, "counts": { "calls": 9, "calls_long": 4 } }],
-            "refused": 5, "ended": { "client-gone": 1 },
+            "refused": 5, "refusals": { "port": 5 }, "ended": { "client-gone": 1 },
             "counts": { "calls": 11, "calls_long": 4, "again": 2, "rules": { "xid": 3 } },
         });
         assert!(is_proxy(&status));
@@ -162,6 +162,8 @@ mod tests {
         let row = |at: usize| out.lines().nth(at).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(row(2), ["127.0.0.1:790", "up", "32", "2", "1", "9", "4", "0", "0"]);
         assert_eq!(row(3)[3..], ["-", "-", "-", "-", "11", "4", "2", "0"]);
-        assert!(out.contains("refused 5, broken 3") && out.contains("ended: client-gone 1"));
+        for part in ["refused 5, broken 3", "because: port 5", "ended: client-gone 1", "xid 3"] {
+            assert!(out.contains(part), "{part}: {out}");
+        }
     }
 }
