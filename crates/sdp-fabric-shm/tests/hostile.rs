@@ -70,6 +70,26 @@ fn regular(path: &str) -> OwnedFd {
     OwnedFd::new(std::fs::File::open(path).unwrap().into_raw_fd())
 }
 
+/// Descriptors of no segment, and of segments that an honest end would not make.
+fn forged_segments(mine: &TcpStream) -> [(&'static str, OwnedFd); 12] {
+    let length = segment_len(RING).unwrap();
+    let seals = memfd::REQUIRED_SEALS;
+    [
+        ("unsealed", file(length, 0)),
+        ("may shrink", file(length, seals & !libc::F_SEAL_SHRINK)),
+        ("may grow", file(length, seals & !libc::F_SEAL_GROW)),
+        ("seals open", file(length, seals & !libc::F_SEAL_SEAL)),
+        ("not writable", file(length, seals | libc::F_SEAL_WRITE)),
+        ("not writable later", file(length, seals | libc::F_SEAL_FUTURE_WRITE)),
+        ("truncated", file(length - 1, seals)),
+        ("empty", file(0, seals)),
+        ("too long", file(length + 4096, seals)),
+        ("regular file", regular("/proc/self/exe")),
+        ("device", regular("/dev/zero")),
+        ("socket", handle(mine)),
+    ]
+}
+
 /// The packets that no honest end sends, with the answer that the receiver must give. `mine` is the
 /// other end of the victim's connection, so that only one thing is wrong with each.
 fn forgeries(
@@ -78,7 +98,6 @@ fn forgeries(
     body: Body,
 ) -> Vec<(&'static str, Forged, Refusal)> {
     let joins = matches!(body, Body::Join { .. });
-    let length = segment_len(RING).unwrap();
     let doorbells = Sender { has_doorbell: true, has_doorbell_page: true, ..PLAIN };
     // Descriptors of a proper packet, with `more` behind.
     let with = |more: Vec<OwnedFd>| {
@@ -114,21 +133,7 @@ fn forgeries(
     add("segment as handle", PLAIN, body, with_handle(good_file()));
     add("reply to nothing", PLAIN, if joins { ACCEPT } else { JOIN }, with(vec![]));
     if joins {
-        let seals = memfd::REQUIRED_SEALS;
-        for (what, segment) in [
-            ("unsealed", file(length, 0)),
-            ("may shrink", file(length, seals & !libc::F_SEAL_SHRINK)),
-            ("may grow", file(length, seals & !libc::F_SEAL_GROW)),
-            ("seals open", file(length, seals & !libc::F_SEAL_SEAL)),
-            ("not writable", file(length, seals | libc::F_SEAL_WRITE)),
-            ("not writable later", file(length, seals | libc::F_SEAL_FUTURE_WRITE)),
-            ("truncated", file(length - 1, seals)),
-            ("empty", file(0, seals)),
-            ("too long", file(length + 4096, seals)),
-            ("regular file", regular("/proc/self/exe")),
-            ("device", regular("/dev/zero")),
-            ("socket", handle(mine)),
-        ] {
+        for (what, segment) in forged_segments(mine) {
             add(what, PLAIN, body, vec![segment, handle(mine)]);
         }
         for ring_bytes in [0, 1, 4095, RING - 1, RING * 3 / 2, 32 << 20, 1 << 31, u32::MAX] {
@@ -432,6 +437,52 @@ fn kind_of(fd: i32) -> (String, bool) {
     (path.to_str().unwrap().to_owned(), flags & libc::O_PATH != 0)
 }
 
+/// The other end, of another user: it meets the victim, and looks at what it is given.
+fn meet_as_stranger(
+    address: std::net::SocketAddr,
+    joins: bool,
+    go: &mut std::io::PipeReader,
+    say_ready: &mut std::io::PipeWriter,
+) {
+    let mine = TcpStream::connect(address).unwrap();
+    let name = Name::new(&Tuple::of(mine.as_raw_fd()).unwrap());
+    let listener = (!joins).then(|| {
+        let listener = unix::socket().unwrap();
+        unix::bind(listener.raw(), name.as_bytes()).unwrap();
+        unix::listen(listener.raw(), 1).unwrap();
+        listener
+    });
+    say_ready.write_all(b"x").unwrap();
+    go.read_exact(&mut [0]).unwrap();
+    let socket = match &listener {
+        Some(listener) => unix::accept(listener.raw()).unwrap(),
+        None => {
+            let socket = unix::socket().unwrap();
+            unix::connect(socket.raw(), name.as_bytes()).unwrap();
+            Forged::new(PLAIN, JOIN, vec![good_file(), handle(&mine)]).send(&socket);
+            say_ready.write_all(b"x").unwrap();
+            go.read_exact(&mut [0]).unwrap();
+            socket
+        }
+    };
+    let mut packet = unix::receive(socket.raw(), &mut [0; packet::MAX_LEN]).unwrap();
+    let expected = if joins { 1 } else { 2 };
+    assert_eq!(packet.descriptors(), expected);
+    let got: Vec<OwnedFd> = (0..expected).map(|i| packet.take(i).unwrap()).collect();
+    let kinds: Vec<_> = got.iter().map(|fd| kind_of(fd.raw())).collect();
+    let (path, is_handle) = kinds.last().unwrap();
+    assert!(path.starts_with("socket:") && *is_handle, "{kinds:?}");
+    let memory = kinds.iter().filter(|(path, _)| path.starts_with("/memfd:sdp-conn"));
+    assert_eq!(memory.count(), expected - 1, "{kinds:?}");
+    // A handle is a name: nothing can be read, written or asked through it.
+    let handle = got.last().unwrap().raw();
+    let mut byte = 0u8;
+    // SAFETY: one byte to write to.
+    assert_eq!(unsafe { libc::read(handle, (&raw mut byte).cast(), 1) }, -1);
+    say_ready.write_all(b"x").unwrap();
+    go.read_exact(&mut [0]).unwrap();
+}
+
 #[test]
 fn another_user_gets_segment_and_handle_only() {
     if !is_root() {
@@ -446,43 +497,7 @@ fn another_user_gets_segment_and_handle_only() {
             let (mut ready, mut say_ready) = std::io::pipe().unwrap();
             let (mut go, mut say_go) = std::io::pipe().unwrap();
             let child = as_stranger(move || {
-                let mine = TcpStream::connect(address).unwrap();
-                let name = Name::new(&Tuple::of(mine.as_raw_fd()).unwrap());
-                let listener = (!joins).then(|| {
-                    let listener = unix::socket().unwrap();
-                    unix::bind(listener.raw(), name.as_bytes()).unwrap();
-                    unix::listen(listener.raw(), 1).unwrap();
-                    listener
-                });
-                say_ready.write_all(b"x").unwrap();
-                go.read_exact(&mut [0]).unwrap();
-                let socket = match &listener {
-                    Some(listener) => unix::accept(listener.raw()).unwrap(),
-                    None => {
-                        let socket = unix::socket().unwrap();
-                        unix::connect(socket.raw(), name.as_bytes()).unwrap();
-                        Forged::new(PLAIN, JOIN, vec![good_file(), handle(&mine)]).send(&socket);
-                        say_ready.write_all(b"x").unwrap();
-                        go.read_exact(&mut [0]).unwrap();
-                        socket
-                    }
-                };
-                let mut packet = unix::receive(socket.raw(), &mut [0; packet::MAX_LEN]).unwrap();
-                let expected = if joins { 1 } else { 2 };
-                assert_eq!(packet.descriptors(), expected);
-                let got: Vec<OwnedFd> = (0..expected).map(|i| packet.take(i).unwrap()).collect();
-                let kinds: Vec<_> = got.iter().map(|fd| kind_of(fd.raw())).collect();
-                let (path, is_handle) = kinds.last().unwrap();
-                assert!(path.starts_with("socket:") && *is_handle, "{kinds:?}");
-                let memory = kinds.iter().filter(|(path, _)| path.starts_with("/memfd:sdp-conn"));
-                assert_eq!(memory.count(), expected - 1, "{kinds:?}");
-                // A handle is a name: nothing can be read, written or asked through it.
-                let handle = got.last().unwrap().raw();
-                let mut byte = 0u8;
-                // SAFETY: one byte to write to.
-                assert_eq!(unsafe { libc::read(handle, (&raw mut byte).cast(), 1) }, -1);
-                say_ready.write_all(b"x").unwrap();
-                go.read_exact(&mut [0]).unwrap();
+                meet_as_stranger(address, joins, &mut go, &mut say_ready);
             });
             let (stream, _) = listener.accept().unwrap();
             let doorbells = Doorbells::new();

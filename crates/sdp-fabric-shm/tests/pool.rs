@@ -463,6 +463,37 @@ impl Drop for Scribbled {
     }
 }
 
+/// The server's part of a turn: what it finds offered, and takes if that is proven.
+fn take_a_scribbled_offer(
+    slots: &mut Scribbled,
+    (ours, was_offered, (offerer, taker)): (&Tuple, bool, (i32, i32)),
+    saw: &mut impl FnMut(&'static str),
+) -> Option<Offer> {
+    slots.scribble();
+    let mut server = None;
+    let offer = SERVER.pool.look(&ours.reversed());
+    assert_eq!(offer.is_some(), slots.offers(ours));
+    if let Some(offer) = offer {
+        assert_eq!(
+            (offer.kept.base, offer.kept.side, offer.kept.remote),
+            (slots.bases[1], 0, None)
+        );
+        if !was_offered || offer.descriptor != offerer as u32 {
+            saw("unproven");
+            SERVER.pool.refuse(&SERVER.peers, &offer);
+        } else {
+            slots.scribble();
+            let is_there = slots.offers(ours) && slots.says(1, 2) == offer.descriptor;
+            assert_eq!(SERVER.pool.take(&ours.reversed(), &offer, OWNERS.1, taker, 44), is_there);
+            if !is_there {
+                saw("too late");
+            }
+            server = is_there.then_some(offer);
+        }
+    }
+    server
+}
+
 #[test]
 fn scribbles_on_a_board_bring_no_connection() {
     const OUTCOMES: [&str; 8] = [
@@ -490,7 +521,6 @@ fn scribbles_on_a_board_bring_no_connection() {
             }
             slots.scribble();
             let ours = tuple(1 + slots.below(2) as u16);
-            let theirs = ours.reversed();
             // Descriptors that only this turn's connection has: the proof, for which callers ask the kernel.
             let (offerer, taker) = (2 * turn + 1_000_000, 2 * turn + 1_000_001);
             let is_free = slots.says(0, Scribbled::RELEASED) == slots.life + 1
@@ -500,28 +530,8 @@ fn scribbles_on_a_board_bring_no_connection() {
             assert_eq!(offered.is_some(), is_free);
             saw(if is_free { "offered" } else { "nothing to offer" });
 
-            slots.scribble();
-            let mut server = None;
-            let offer = SERVER.pool.look(&theirs);
-            assert_eq!(offer.is_some(), slots.offers(&ours));
-            if let Some(offer) = offer {
-                assert_eq!(
-                    (offer.kept.base, offer.kept.side, offer.kept.remote),
-                    (slots.bases[1], 0, None)
-                );
-                if offered.is_none() || offer.descriptor != offerer as u32 {
-                    saw("unproven");
-                    SERVER.pool.refuse(&SERVER.peers, &offer);
-                } else {
-                    slots.scribble();
-                    let is_there = slots.offers(&ours) && slots.says(1, 2) == offer.descriptor;
-                    assert_eq!(SERVER.pool.take(&theirs, &offer, OWNERS.1, taker, 44), is_there);
-                    if !is_there {
-                        saw("too late");
-                    }
-                    server = is_there.then_some(offer);
-                }
-            }
+            let connection = (&ours, offered.is_some(), (offerer, taker));
+            let server = take_a_scribbled_offer(&mut slots, connection, &mut saw);
 
             slots.scribble();
             let Some(lease) = offered else { continue };

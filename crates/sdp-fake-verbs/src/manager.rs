@@ -176,6 +176,18 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             let index = own(body, manager, wanted.id)?;
             advance(body, index, &[Stage::Bound], Stage::Listening)
         }
+        _ => run_connect(body, manager, header, rest),
+    }
+}
+
+/// A command that brings a connection about.
+fn run_connect(
+    body: &mut Body,
+    manager: usize,
+    header: abi::Header,
+    rest: &[u8],
+) -> Result<(), Errno> {
+    match header.cmd {
         abi::CMD_RESOLVE_ADDR => {
             body.step(Step::ResolveAddress)?;
             let wanted: abi::ResolveAddr = read(rest)?;
@@ -215,6 +227,18 @@ fn run(body: &mut Body, manager: usize, header: abi::Header, rest: &[u8]) -> Res
             body.step(Step::Accept)?;
             accept(body, index, wanted.uid, &wanted.param)
         }
+        _ => run_end_or_query(body, manager, header, rest),
+    }
+}
+
+/// A command that ends a connection, or asks for what has happened.
+fn run_end_or_query(
+    body: &mut Body,
+    manager: usize,
+    header: abi::Header,
+    rest: &[u8],
+) -> Result<(), Errno> {
+    match header.cmd {
         abi::CMD_REJECT => {
             body.step(Step::Reject)?;
             let wanted: abi::Reject = read(rest)?;

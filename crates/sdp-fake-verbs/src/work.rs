@@ -299,6 +299,22 @@ unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: 
         let Some(stored) = stored else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
         return send(body, index, peer, (stored, pieces.len()), None, is_solicited);
     }
+    // SAFETY: the caller's, and the pieces have been found.
+    unsafe { run_one_sided(body, index, peer, request, &pieces) }
+}
+
+/// A READ or a WRITE on the queue pair of `peer`.
+///
+/// # Safety
+/// That of [`post_send`], of pieces that have been found.
+unsafe fn run_one_sided(
+    body: &mut Body,
+    index: usize,
+    peer: usize,
+    request: &abi::SendWr,
+    pieces: &Pieces,
+) -> Outcome {
+    let is_solicited = request.send_flags & abi::SEND_SOLICITED != 0;
     let pid = body.qps.get(peer).map_or(0, |qp| qp.pid);
     let is_written = request.opcode != abi::WR_RDMA_READ;
     let has_immediate = request.opcode == abi::WR_RDMA_WRITE_WITH_IMM;
@@ -323,7 +339,7 @@ unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: 
             return Outcome::Done;
         }
         // SAFETY: the caller's.
-        let stored = unsafe { store(body, &pieces, (far, request.rkey)) };
+        let stored = unsafe { store(body, pieces, (far, request.rkey)) };
         let Some(stored) = stored else { return Outcome::Failed(abi::WC_RNR_RETRY_EXC_ERR) };
         if has_immediate {
             let immediate = Some(request.imm_data);
@@ -334,7 +350,7 @@ unsafe fn run(body: &mut Body, index: usize, request: &abi::SendWr, mut pieces: 
     }
     if !is_here {
         // SAFETY: the pieces are registered for it, and memory of this process.
-        return unsafe { read_from(pid, far, &pieces) };
+        return unsafe { read_from(pid, far, pieces) };
     }
     let mut at = far as *mut u8;
     for piece in pieces.all() {

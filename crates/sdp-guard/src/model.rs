@@ -216,6 +216,12 @@ impl Half {
                 Ok(())
             });
         }
+        self.producer_reads(s, add);
+    }
+
+    /// The producer reads what the consumer has said.
+    fn producer_reads(&self, s: &State, add: &mut dyn FnMut(&'static str, Act<'_>)) {
+        let p = &s.producer;
         match s.to_producer.first() {
             Some(Word::Dead) => add("reads DEAD", &|s| {
                 s.to_producer.remove(0);

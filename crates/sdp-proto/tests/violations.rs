@@ -103,14 +103,16 @@ fn sent_five(credits: Credits) -> Source {
     source
 }
 
+/// Each rule, and what breaks it.
 fn cases() -> Vec<(&'static str, Violation)> {
-    let plain = SourceInput::RdmaRdCompl { bytes: 1, wants_pipelined: false };
-    let send_sm_twice = PendingControl::SEND_SM.add(PendingControl::SEND_SM).unwrap_err();
-    let backwards = {
-        let mut source = sent_five(Credits::Explicit);
-        source.learn(PeerCredit { bufs: 10, mseq_ack: 4 }).unwrap();
-        source.learn(PeerCredit { bufs: 10, mseq_ack: 3 }).unwrap_err()
-    };
+    let mut all = bad_messages();
+    all.extend(bad_sequences());
+    all.extend(bad_transfers());
+    all
+}
+
+/// Messages that are bad by themselves.
+fn bad_messages() -> Vec<(&'static str, Violation)> {
     let v6_hello = {
         let mut bytes = vec![0; 92];
         bytes[..32].copy_from_slice(local().hello(None).encode().as_slice());
@@ -151,6 +153,17 @@ fn cases() -> Vec<(&'static str, Violation)> {
         ("HelloFewBuffers", hello_changed(|bytes| bytes[3] = 2)),
         ("HelloRing", hello_changed(|bytes| bytes[18] = 23)),
         ("HelloSmallBuffers", hello_changed(|bytes| bytes[24..28].copy_from_slice(&[0, 0, 0, 36]))),
+    ]
+}
+
+/// Messages at the wrong time or with wrong numbers.
+fn bad_sequences() -> Vec<(&'static str, Violation)> {
+    let backwards = {
+        let mut source = sent_five(Credits::Explicit);
+        source.learn(PeerCredit { bufs: 10, mseq_ack: 4 }).unwrap();
+        source.learn(PeerCredit { bufs: 10, mseq_ack: 3 }).unwrap_err()
+    };
+    vec![
         ("MseqGap", sink().handle(&raw(Body::Data, 1, 2, 0, 10)).unwrap_err()),
         (
             "AckBeyondSent",
@@ -166,6 +179,14 @@ fn cases() -> Vec<(&'static str, Violation)> {
         ),
         ("SuspCommService", last(Body::SuspComm { service: 0x2_0050 })),
         ("SuspCommAckUnasked", tell(source(Credits::Implicit), SourceInput::SuspCommAck)),
+    ]
+}
+
+/// Messages of modes, of transfers without a copy and of sizes of buffers.
+fn bad_transfers() -> Vec<(&'static str, Violation)> {
+    let plain = SourceInput::RdmaRdCompl { bytes: 1, wants_pipelined: false };
+    let send_sm_twice = PendingControl::SEND_SM.add(PendingControl::SEND_SM).unwrap_err();
+    vec![
         ("ModeUnknown", parse_changed(mode(Mode::Buffered), 0, |bytes| bytes[16] = 0x30)),
         ("ModeIllegal", last(mode(Mode::Combined))),
         ("ModeWithAdvert", feed(&[(advert(100), 1, 0), (mode(Mode::Buffered), 0, 0)])),

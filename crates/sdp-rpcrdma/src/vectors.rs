@@ -340,53 +340,60 @@ impl Random {
     }
 }
 
+/// A random call without its RPC message: its words, its room by chunk, whether it is long, and the
+/// length of the message that is inline.
+fn random_call(random: &mut Random, round: u32) -> (Vec<u32>, [u64; 2], bool, u32) {
+    let inline = 24 + 4 * random.below(40) as u32;
+    let is_long = random.below(4) == 0;
+    let mut message = vec![round, 1, 9, u32::from(is_long)];
+    let mut base = inline;
+    if is_long {
+        base = 0;
+        for _ in 0..1 + random.below(3) {
+            let length = 12 + 4 * random.below(20) as u32;
+            message.extend([1, 0, 1, length, 0, base]);
+            base += length;
+        }
+    }
+    if random.below(2) == 0 {
+        let position = 4 * (1 + random.below(u64::from(base / 4)) as u32);
+        for _ in 0..1 + random.below(4) {
+            message.extend([1, position, 2, random.below(50) as u32, 0, 0]);
+        }
+    }
+    message.push(0);
+    let chunk = |random: &mut Random, message: &mut Vec<u32>, handle: u32| -> u64 {
+        let count = random.below(5) as u32;
+        message.extend([1, count]);
+        let mut total = 0;
+        for _ in 0..count {
+            let length = random.below(900) as u32;
+            message.extend([handle, length, 0, 0]);
+            total += u64::from(length);
+        }
+        total
+    };
+    let has_write = random.below(2) == 0;
+    let mut room = [0; 2];
+    if has_write {
+        room[0] = chunk(random, &mut message, 3);
+    }
+    message.push(0);
+    if random.below(2) == 0 {
+        room[1] = chunk(random, &mut message, 4);
+    } else {
+        message.push(0);
+    }
+    (message, room, is_long, inline)
+}
+
 /// Of random calls: the pieces fill the message without gap or overlap, and the transfers of a reply
 /// take each byte that the message does not have, once and in order, within the chunks offered.
 #[test]
 fn pieces_and_transfers_are_whole() {
     let random = &mut Random(1);
     for round in 0..20_000u32 {
-        let inline = 24 + 4 * random.below(40) as u32;
-        let is_long = random.below(4) == 0;
-        let mut message = vec![round, 1, 9, u32::from(is_long)];
-        let mut base = inline;
-        if is_long {
-            base = 0;
-            for _ in 0..1 + random.below(3) {
-                let length = 12 + 4 * random.below(20) as u32;
-                message.extend([1, 0, 1, length, 0, base]);
-                base += length;
-            }
-        }
-        if random.below(2) == 0 {
-            let position = 4 * (1 + random.below(u64::from(base / 4)) as u32);
-            for _ in 0..1 + random.below(4) {
-                message.extend([1, position, 2, random.below(50) as u32, 0, 0]);
-            }
-        }
-        message.push(0);
-        let chunk = |random: &mut Random, message: &mut Vec<u32>, handle: u32| -> u64 {
-            let count = random.below(5) as u32;
-            message.extend([1, count]);
-            let mut total = 0;
-            for _ in 0..count {
-                let length = random.below(900) as u32;
-                message.extend([handle, length, 0, 0]);
-                total += u64::from(length);
-            }
-            total
-        };
-        let has_write = random.below(2) == 0;
-        let mut room = [0; 2];
-        if has_write {
-            room[0] = chunk(random, &mut message, 3);
-        }
-        message.push(0);
-        if random.below(2) == 0 {
-            room[1] = chunk(random, &mut message, 4);
-        } else {
-            message.push(0);
-        }
+        let (message, room, is_long, inline) = random_call(random, round);
         let head = [round, 0, 2, 100_003, 3, 6];
         let mut message = words(&message);
         if !is_long {

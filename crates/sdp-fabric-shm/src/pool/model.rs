@@ -373,28 +373,30 @@ impl OfferSlots {
         })
     }
 
+    /// The end in process `p` empties a segment for connection `c`.
+    fn wipe(&self, s: &mut S, (c, p): (usize, usize), segment: usize) -> Result<(), &'static str> {
+        s.pool(self, p, |pool| {
+            pool.with(|records| records.list[segment].iter().for_each(Record::wipe));
+        });
+        if s.namesake[c] {
+            return Err("emptied for a connection that the other one does not have");
+        }
+        Ok(())
+    }
+
     /// The end that accepted connection `c`.
     fn taker(&self, s: &S, c: usize, p: usize) -> Next {
         let mut s = s.clone();
         let owner = c as u32;
         let number = descriptor(c, p);
         let tuple = tuple(c, p ^ 1).reversed();
-        let wipe = |s: &mut S, segment: usize| {
-            s.pool(self, p, |pool| {
-                pool.with(|records| records.list[segment].iter().for_each(Record::wipe));
-            });
-            if s.namesake[c] {
-                return Err("emptied for a connection that the other one does not have");
-            }
-            Ok(())
-        };
         Some(match s.ends[c][p] {
             At::Meeting => {
                 let offer = s.pool(self, p, |pool| pool.look(&tuple))?;
                 let segment = offer.index;
                 s.ends[c][p] = At::Found(segment, Self::right(c, p ^ 1, &offer));
                 if self.twin == Twin::WipesFirst
-                    && let Err(what) = wipe(&mut s, segment)
+                    && let Err(what) = self.wipe(&mut s, (c, p), segment)
                 {
                     return Some(("empties", Err(what.to_string())));
                 }
@@ -430,7 +432,7 @@ impl OfferSlots {
                 if self.twin == Twin::WipesFirst {
                     return Some(("looks again", Ok(s)));
                 }
-                ("empties", wipe(&mut s, segment).map(|()| s).map_err(str::to_string))
+                ("empties", self.wipe(&mut s, (c, p), segment).map(|()| s).map_err(str::to_string))
             }
             At::Wiped(segment) => {
                 s.pool(self, p, |pool| {

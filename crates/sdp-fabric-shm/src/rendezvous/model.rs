@@ -174,6 +174,15 @@ impl Meeting {
                 }
                 "says hello"
             }
+            _ => self.end_meeting(&mut s, end)?,
+        };
+        Some((name, s))
+    }
+
+    /// A step of an end that has a connection to the name, or is attached.
+    fn end_meeting(&self, s: &mut S, end: usize) -> Option<&'static str> {
+        let other = end ^ 1;
+        Some(match s.at[end] {
             At::Accepted(call) => match (s.calls[call].hello, s.calls[call].open[0]) {
                 (Some(segment), true) => {
                     s.calls[call].answered = true;
@@ -220,9 +229,8 @@ impl Meeting {
                     return None;
                 }
             }
-            At::Given | At::Executed => return None,
-        };
-        Some((name, s))
+            _ => return None,
+        })
     }
 
     fn disturb(&self, s: &S, end: usize, to: &mut Vec<Step<S>>) {

@@ -204,6 +204,23 @@ impl Parting {
                 me.known.has_parted = true;
             });
         }
+        self.marker_steps(s, end, add);
+        self.close_steps(s, end, add);
+        if self.may_kill && self.closes[end] && !me.has_ended && s.carriers[other].is_empty() {
+            add("is killed", &|s| {
+                if !s.ends[end].is_dead {
+                    s.part(end);
+                }
+                s.carriers[end].push(Item::Fin);
+                let me = &mut s.ends[end];
+                (me.has_ended, me.is_closed, me.was_killed) = (true, true, true);
+            });
+        }
+    }
+
+    /// The markers of an end that are pending.
+    fn marker_steps(&self, s: &State, end: usize, add: &mut dyn FnMut(&'static str, Act<'_>)) {
+        let (me, other) = (&s.ends[end], 1 - end);
         // With a queue pair that is taken for alive PROOF goes at once; the manager is asked before.
         let is_asked = !me.goodbye || self.wrong == Wrong::ProvesUnasked;
         if me.owes_proof && !me.is_dead && is_asked {
@@ -239,49 +256,45 @@ impl Parting {
                 _ => {}
             }
         }
-        if self.closes[end] && me.left == 0 {
-            if !me.has_ended {
-                add("ends its stream", &|s| {
-                    let me = &mut s.ends[end];
-                    me.has_ended = true;
-                    let says_dead = me.owes_dead && self.wrong == Wrong::CloserSaysDead;
-                    (me.owes_dead, me.owes_proof) = (false, false);
-                    for (is_said, item) in
-                        [(says_dead, Item::Dead), (self.is_proven, Item::Kernel), (true, Item::Fin)]
-                    {
-                        if is_said {
-                            s.write(end, item);
-                        }
-                    }
-                });
-            } else if !me.is_dead && !self.is_proven && self.wrong != Wrong::NoGrace {
-                add("ends the queue pair", &|s| s.part(end));
-            } else if self.is_proven || !s.ends[other].is_parted || self.wrong == Wrong::NoGrace {
-                // With bytes unread it would be a reset, as over TCP.
-                let is_read = s.carriers[other].iter().all(|item| !matches!(item, Item::Unit));
-                let is_acknowledged = s.arrived[end] == s.carriers[end].len();
-                let may_be_answered = me.has_said_dead && !me.is_answered && !is_acknowledged;
-                if is_read && (!may_be_answered || self.wrong == Wrong::NoGrace) {
-                    add("closes", &|s| {
-                        if !s.ends[end].is_dead {
-                            s.part(end);
-                        }
-                        s.ends[end].is_closed = true;
-                        s.carriers[other].clear();
-                        s.arrived[other] = 0;
-                    });
-                }
-            }
+    }
+
+    /// An end ends its stream, its queue pair and its carrier.
+    fn close_steps(&self, s: &State, end: usize, add: &mut dyn FnMut(&'static str, Act<'_>)) {
+        let (me, other) = (&s.ends[end], 1 - end);
+        if !self.closes[end] || me.left != 0 {
+            return;
         }
-        if self.may_kill && self.closes[end] && !me.has_ended && s.carriers[other].is_empty() {
-            add("is killed", &|s| {
-                if !s.ends[end].is_dead {
-                    s.part(end);
-                }
-                s.carriers[end].push(Item::Fin);
+        if !me.has_ended {
+            add("ends its stream", &|s| {
                 let me = &mut s.ends[end];
-                (me.has_ended, me.is_closed, me.was_killed) = (true, true, true);
+                me.has_ended = true;
+                let says_dead = me.owes_dead && self.wrong == Wrong::CloserSaysDead;
+                (me.owes_dead, me.owes_proof) = (false, false);
+                for (is_said, item) in
+                    [(says_dead, Item::Dead), (self.is_proven, Item::Kernel), (true, Item::Fin)]
+                {
+                    if is_said {
+                        s.write(end, item);
+                    }
+                }
             });
+        } else if !me.is_dead && !self.is_proven && self.wrong != Wrong::NoGrace {
+            add("ends the queue pair", &|s| s.part(end));
+        } else if self.is_proven || !s.ends[other].is_parted || self.wrong == Wrong::NoGrace {
+            // With bytes unread it would be a reset, as over TCP.
+            let is_read = s.carriers[other].iter().all(|item| !matches!(item, Item::Unit));
+            let is_acknowledged = s.arrived[end] == s.carriers[end].len();
+            let may_be_answered = me.has_said_dead && !me.is_answered && !is_acknowledged;
+            if is_read && (!may_be_answered || self.wrong == Wrong::NoGrace) {
+                add("closes", &|s| {
+                    if !s.ends[end].is_dead {
+                        s.part(end);
+                    }
+                    s.ends[end].is_closed = true;
+                    s.carriers[other].clear();
+                    s.arrived[other] = 0;
+                });
+            }
         }
     }
 }

@@ -171,24 +171,33 @@ impl Sending {
         }
     }
 
-    #[allow(clippy::too_many_lines)]
     fn step(&self, before: &S, n: usize) -> Option<Result<S, String>> {
         let mut s = before.clone();
         self.turn.0.store(s.word, Ordering::Relaxed);
+        match self.send_step(&mut s, n)? {
+            Ok(at) => s.threads[n].at = at,
+            Err(what) => return Some(Err(what)),
+        }
+        s.word = self.turn.0.load(Ordering::Relaxed);
+        Some(Ok(s))
+    }
+
+    /// A step of a send, up to its turn: it locks, sends, asks or sleeps.
+    fn send_step(&self, s: &mut S, n: usize) -> Option<Result<At, String>> {
         let me = id(n);
-        s.threads[n].at = match before.threads[n].at {
+        Some(Ok(match s.threads[n].at {
             At::Begin if s.lock.is_none() => {
                 s.lock = Some(n as u8);
                 At::Locked
             }
             At::Begin => return None,
-            At::Locked if self.holder(&s, n).is_some() => {
+            At::Locked if self.holder(s, n).is_some() => {
                 s.lock = None;
                 At::Asks
             }
             At::Locked => At::Sends,
             At::Sends => {
-                if let Err(what) = Self::send(&mut s, n, self.parts) {
+                if let Err(what) = Self::send(s, n, self.parts) {
                     return Some(Err(what));
                 }
                 if s.threads[n].parts != 0 {
@@ -204,8 +213,7 @@ impl Sending {
                     Twin::TakesNoTurn => s.lock = None,
                     Twin::TakesLate if s.lock == Some(n as u8) => {
                         s.lock = None;
-                        s.threads[n].at = At::Takes;
-                        return Some(Ok(s));
+                        return Some(Ok(At::Takes));
                     }
                     _ => {
                         self.turn.take(me);
@@ -222,7 +230,7 @@ impl Sending {
             At::Asks => {
                 s.threads[n].asked = true;
                 self.turn.want(me);
-                let holder = self.holder(&s, n);
+                let holder = self.holder(s, n);
                 match holder {
                     None => At::Begin,
                     Some(holder) if self.twin == Twin::LooksEarly => At::LooksEarly(holder),
@@ -230,7 +238,7 @@ impl Sending {
                 }
             }
             At::LooksEarly(before) => {
-                if self.holder(&s, n).is_some() {
+                if self.holder(s, n).is_some() {
                     At::Counts(before)
                 } else {
                     At::Begin
@@ -242,7 +250,7 @@ impl Sending {
                 if self.twin == Twin::LooksEarly { At::Sleeps(before) } else { At::Looks(before) }
             }
             At::Looks(before) => {
-                if self.holder(&s, n).is_some() {
+                if self.holder(s, n).is_some() {
                     At::Sleeps(before)
                 } else {
                     At::Wakes
@@ -250,13 +258,21 @@ impl Sending {
             }
             At::Sleeps(_) if s.threads[n].rung => At::Wakes,
             At::Sleeps(_) => return None,
+            _ => return self.end_step(s, n),
+        }))
+    }
+
+    /// A step at the end of a message or of a turn.
+    fn end_step(&self, s: &mut S, n: usize) -> Option<Result<At, String>> {
+        let me = id(n);
+        Some(Ok(match s.threads[n].at {
             At::Wakes => {
                 s.threads[n].counted = false;
                 At::Begin
             }
-            At::Ends(whose) => self.end(&mut s, whose, true, [At::RingsFor, At::Begin]),
+            At::Ends(whose) => self.end(s, whose, true, [At::RingsFor, At::Begin]),
             At::RingsFor => {
-                Self::ring(&mut s);
+                Self::ring(s);
                 At::Begin
             }
             At::Leaves => {
@@ -274,7 +290,7 @@ impl Sending {
             At::EndsOwn => {
                 let whose = me as u8;
                 let then = [self.after_end(n, whose, true), self.after_end(n, whose, false)];
-                let at = self.end(&mut s, whose, false, then);
+                let at = self.end(s, whose, false, then);
                 if self.twin == Twin::GivesThePlaceLast && at == At::Done {
                     At::EndedLate
                 } else {
@@ -286,7 +302,7 @@ impl Sending {
                 At::Done
             }
             At::Rings => {
-                Self::ring(&mut s);
+                Self::ring(s);
                 At::Done
             }
             At::Done if s.threads[n].gone || s.threads[n].messages == 0 => return None,
@@ -313,9 +329,8 @@ impl Sending {
                 s.flag = true;
                 self.after_end(n, whose, true)
             }
-        };
-        s.word = self.turn.0.load(Ordering::Relaxed);
-        Some(Ok(s))
+            _ => unreachable!("a step of another table"),
+        }))
     }
 }
 

@@ -184,14 +184,22 @@ impl Closing {
         }
     }
 
-    #[allow(clippy::too_many_lines)]
     fn step(&self, before: &S, n: usize) -> Option<Result<S, String>> {
         let mut s = before.clone();
         self.retainer.0.store(s.retainer, Ordering::Relaxed);
+        match self.call_step(&mut s, n)? {
+            Ok(at) => s.threads[n].at = at,
+            Err(what) => return Some(Err(format!("thread {}: {what}", n + 1))),
+        }
+        s.retainer = self.retainer.0.load(Ordering::Relaxed);
+        Some(Ok(s))
+    }
+
+    /// A step of a call, from its look at the table until it lets go.
+    fn call_step(&self, s: &mut S, n: usize) -> Option<Result<At, String>> {
         let Thread { at, fd, half, holds, promised, .. } = s.threads[n].clone();
-        let is_call = n < self.calls.len();
-        let failed = |what: &str| Some(Err(format!("thread {}: {what}", n + 1)));
-        s.threads[n].at = match at {
+        let failed = |what: &str| Some(Err(what.to_owned()));
+        Some(Ok(match at {
             At::Load if s.table[fd] => At::Acquires,
             At::Load => At::Done,
             At::Acquires => {
@@ -219,7 +227,7 @@ impl Closing {
                 }
             },
             At::Uses(fd) => {
-                if !Self::is_open(&s, fd) {
+                if !Self::is_open(s, fd) {
                     return failed("the number means something else by now");
                 }
                 s.locks[half] = false;
@@ -252,6 +260,15 @@ impl Closing {
                 let tries = was_last || holds && self.twin == Twin::EndsWithNothing;
                 if tries { At::Takes } else { At::Releases }
             }
+            _ => return self.close_step(s, n),
+        }))
+    }
+
+    /// A step of a close: it keeps a number for calls that sleep, and gives up its own.
+    fn close_step(&self, s: &mut S, n: usize) -> Option<Result<At, String>> {
+        let Thread { at, fd, .. } = s.threads[n].clone();
+        let failed = |what: &str| Some(Err(what.to_owned()));
+        Some(Ok(match at {
             At::Begins => {
                 let asleep = |thread: &&mut Thread| {
                     thread.at == At::Asleep && thread.holds && thread.fd == fd
@@ -271,7 +288,7 @@ impl Closing {
             }
             At::Stores(place, raw) => {
                 if !self.retainer.keep(raw)
-                    && let Err(what) = Self::close_hidden(&mut s, raw)
+                    && let Err(what) = Self::close_hidden(s, raw)
                 {
                     return failed(&what);
                 }
@@ -311,6 +328,15 @@ impl Closing {
             }
             At::LooksWhetherNow if !self.retainer.is_in_use() => At::FinishesStream(None, true),
             At::LooksWhetherNow => At::PutsOff,
+            _ => return self.end_step(s, n),
+        }))
+    }
+
+    /// A step behind the last close: when the connection ends, and in which thread.
+    fn end_step(&self, s: &mut S, n: usize) -> Option<Result<At, String>> {
+        let Thread { at, .. } = s.threads[n].clone();
+        let failed = |what: &str| Some(Err(what.to_owned()));
+        Some(Ok(match at {
             At::PutsOff if self.says_so_elsewhere() => {
                 s.life = Life::Kept;
                 At::Keeps(2)
@@ -353,7 +379,7 @@ impl Closing {
             At::TakenLooks(kept, ends) if self.retainer.is_held() => {
                 if let Some(raw) = kept.and_then(Kept::number)
                     && !self.retainer.keep(raw)
-                    && let Err(what) = Self::close_hidden(&mut s, raw)
+                    && let Err(what) = Self::close_hidden(s, raw)
                 {
                     return failed(&what);
                 }
@@ -383,10 +409,20 @@ impl Closing {
                     At::AwaitsUsers(kept, 0)
                 }
             }
+            _ => return self.tear_down_step(s, n),
+        }))
+    }
+
+    /// A step of the thread that ends the connection, or releases it.
+    fn tear_down_step(&self, s: &mut S, n: usize) -> Option<Result<At, String>> {
+        let Thread { at, fd, half, .. } = s.threads[n].clone();
+        let is_call = n < self.calls.len();
+        let failed = |what: &str| Some(Err(what.to_owned()));
+        Some(Ok(match at {
             At::FinishesStream(kept, own) => {
                 let number = if own { Some(fd as i32) } else { kept.and_then(Kept::number) };
                 match number {
-                    Some(number) if !Self::is_open(&s, number) => {
+                    Some(number) if !Self::is_open(s, number) => {
                         return failed("ends a connection with a number that is closed");
                     }
                     Some(_) => s.finished += 1,
@@ -411,9 +447,7 @@ impl Closing {
             At::LooksAtUsers(kept) if s.users == [0; 2] => At::TearsDown(kept),
             At::LooksAtUsers(kept) => At::AwaitsUsers(kept, 0),
             At::TearsDown(kept) => {
-                if s.life == Life::Closing {
-                    s.life = Life::Torn;
-                }
+                Self::tear_down(s);
                 At::AwaitsUsers(kept, 0)
             }
             At::AwaitsUsers(kept, _) if kept.is_none() || self.twin == Twin::ClosesKeptAtOnce => {
@@ -424,7 +458,7 @@ impl Closing {
             At::AwaitsUsers(kept, _) => At::ClosesKept(kept),
             At::ClosesKept(kept) => {
                 if let Some(raw) = kept.and_then(Kept::number)
-                    && let Err(what) = Self::close_hidden(&mut s, raw)
+                    && let Err(what) = Self::close_hidden(s, raw)
                 {
                     return failed(&what);
                 }
@@ -442,8 +476,8 @@ impl Closing {
             At::ReleasedLooks if s.life == Life::Closing => At::ReleasedLooksAtUsers,
             At::ReleasedLooksAtUsers if s.users == [0; 2] => At::ReleasedTearsDown,
             At::ReleasedLooks | At::ReleasedLooksAtUsers | At::ReleasedTearsDown => {
-                if at == At::ReleasedTearsDown && s.life == Life::Closing {
-                    s.life = Life::Torn;
+                if at == At::ReleasedTearsDown {
+                    Self::tear_down(s);
                 }
                 if is_call { At::Done } else { At::ClosesNumber }
             }
@@ -456,9 +490,14 @@ impl Closing {
                 At::Done
             }
             At::Done => return None,
-        };
-        s.retainer = self.retainer.0.load(Ordering::Relaxed);
-        Some(Ok(s))
+            _ => unreachable!("a step of another table"),
+        }))
+    }
+
+    fn tear_down(s: &mut S) {
+        if s.life == Life::Closing {
+            s.life = Life::Torn;
+        }
     }
 }
 

@@ -148,6 +148,14 @@ impl At<'_> {
                 self.half.announce_unbounded_read(false);
                 C::Second { got, over, retracted: true }
             }
+            _ => return self.consume_ring(twin),
+        };
+        Ok(())
+    }
+
+    /// A step behind a read on the carrier, or of a read on the ring.
+    fn consume_ring(&mut self, twin: Twin) -> Result<(), String> {
+        self.s.c = match self.s.c.clone() {
             C::Second { got, over, .. } => {
                 let entry = self.pending()?.filter(|_| twin != Twin::LooksOnce);
                 let after = match entry {
@@ -195,6 +203,14 @@ impl At<'_> {
             C::SdpRing(switch) => return self.ring_read(switch),
             C::Copied(switch) => return self.take_message(switch),
             C::TakenOver => return self.take_over_consumer(),
+            _ => return self.consume_or_wait(twin),
+        };
+        Ok(())
+    }
+
+    /// A step behind an empty ring: a look at the carrier, or a sleep.
+    fn consume_or_wait(&mut self, twin: Twin) -> Result<(), String> {
+        self.s.c = match self.s.c.clone() {
             C::Carrier => {
                 let announced = self.lines.log.carrier_sent.load(Ordering::Acquire);
                 if self.consume_wake_bytes(announced.wrapping_sub(self.s.carrier_read))? > 0 {
@@ -265,6 +281,14 @@ impl At<'_> {
                 if is_news { C::Top } else { C::Sleep }
             }
             C::Sleep => C::Top, // the carrier is readable
+            _ => return self.consume_and_leave(twin),
+        };
+        Ok(())
+    }
+
+    /// A step of a consumer that leaves the ring.
+    fn consume_and_leave(&mut self, twin: Twin) -> Result<(), String> {
+        self.s.c = match self.s.c.clone() {
             C::WantKernel => {
                 self.s.wants_kernel = true;
                 self.lines.consumer.trusts_itself.store(0, Ordering::SeqCst);
@@ -298,6 +322,7 @@ impl At<'_> {
                 C::Idle
             }
             C::Ended => C::Ended,
+            _ => unreachable!("a step of another table"),
         };
         Ok(())
     }

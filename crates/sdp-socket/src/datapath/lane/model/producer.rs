@@ -4,7 +4,6 @@ use super::*;
 
 impl At<'_> {
     pub(super) fn produce(mut self) -> Option<Result<S, String>> {
-        let broken = |Broken| "the producer finds the log broken".to_owned();
         let needs_gate = match self.s.p {
             P::Kernel => self.m.twin != Twin::SendsPastTheGate,
             P::Enter | P::Ring { .. } | P::Leave => true,
@@ -24,13 +23,29 @@ impl At<'_> {
         if needs_gate && !self.gate_is_free() {
             return None;
         }
-        let twin = self.m.twin;
-        match self.s.p.clone() {
+        match self.s.p {
             P::Idle if self.s.sent == self.m.bytes && self.m.closes => {
                 self.s.fin = true;
                 self.s.p = P::Closed;
             }
             P::Idle | P::Closed => return None, // its choices are made in `steps`
+            _ => {
+                if let Err(what) = self.ring_step() {
+                    return Some(Err(what));
+                }
+            }
+        }
+        if self.s.p == P::Idle {
+            self.store_source();
+        }
+        Some(self.done())
+    }
+
+    /// A step of a send that may enter the ring, or writes to it.
+    fn ring_step(&mut self) -> Result<(), String> {
+        let twin = self.m.twin;
+        let broken = |Broken| "the producer finds the log broken".to_owned();
+        match self.s.p.clone() {
             P::Trusted => {
                 let trusts = self.lines.consumer.trusts_itself.load(Ordering::SeqCst) != 0;
                 self.s.p = if trusts { P::Followed } else { P::Kernel };
@@ -54,23 +69,20 @@ impl At<'_> {
             }
             P::Ring { first } => {
                 let mut source = self.source();
-                let adopted = twin != Twin::NeverAdopts
-                    && match source.adopt(self.half).map_err(broken) {
-                        Ok(adopted) => adopted,
-                        Err(e) => return Some(Err(e)),
-                    };
+                let adopted =
+                    twin != Twin::NeverAdopts && source.adopt(self.half).map_err(broken)?;
                 if adopted {
                     self.s.p = P::Kernel;
                 } else {
                     let next = self.s.sent + 1;
                     let options = SendOptions::default();
                     let Ok(message) = source.engine.next_data(Ack::implicit(0), 1) else {
-                        return Some(Err("the engine refuses".to_owned()));
+                        return Err("the engine refuses".to_owned());
                     };
                     let header = message.header();
                     let posted = source.tx.post_send(WorkId(0), header, &mut Byte(next), options);
                     if posted.is_err() {
-                        return Some(Err(format!("post: {posted:?}")));
+                        return Err(format!("post: {posted:?}"));
                     }
                     source.engine.commit(&message);
                     source.tx.publish();
@@ -88,10 +100,17 @@ impl At<'_> {
                 self.s.p = P::Check { first };
             }
             P::TakenOver => {
-                if let Err(e) = self.take_over_producer() {
-                    return Some(Err(e));
-                }
+                self.take_over_producer()?;
             }
+            _ => return self.wake_step(),
+        }
+        Ok(())
+    }
+
+    /// A step behind a message in the ring: which sleeper is woken.
+    fn wake_step(&mut self) -> Result<(), String> {
+        let twin = self.m.twin;
+        match self.s.p.clone() {
             P::Check { first } => {
                 let word = self.lines.receive_arm.word.load(Ordering::Relaxed);
                 let armed = arm::check(&self.lines.receive_arm.word).map(|_| word);
@@ -121,6 +140,16 @@ impl At<'_> {
                 }
                 self.s.p = P::Idle;
             }
+            _ => return self.leave_step(),
+        }
+        Ok(())
+    }
+
+    /// A step of a send that may leave the ring, or is the kernel's.
+    fn leave_step(&mut self) -> Result<(), String> {
+        let twin = self.m.twin;
+        let broken = |Broken| "the producer finds the log broken".to_owned();
+        match self.s.p.clone() {
             P::MayLeave => {
                 let followed = self.lines.consumer.followed.load(Ordering::SeqCst);
                 let may = followed == self.s.switches || twin == Twin::LeavesAtOnce;
@@ -130,7 +159,7 @@ impl At<'_> {
                 let reading = self.lines.consumer.kernel_reading.load(Ordering::SeqCst);
                 // The two looks are those of `may_leave`; it must agree with them here.
                 if reading == 0 && !self.half.may_leave(self.s.switches) {
-                    return Some(Err("may_leave disagrees".to_owned()));
+                    return Err("may_leave disagrees".to_owned());
                 }
                 self.s.p = if reading == 0 { P::Leave } else { P::Ring { first: false } };
             }
@@ -139,7 +168,7 @@ impl At<'_> {
                 match source.adopt(self.half).map_err(broken) {
                     Ok(true) => {}
                     Ok(false) => source.switch(self.half, Lane::Kernel),
-                    Err(e) => return Some(Err(e)),
+                    Err(e) => return Err(e),
                 }
                 self.put_source(&source);
                 self.s.p = P::Kernel;
@@ -150,11 +179,9 @@ impl At<'_> {
                 self.s.sent = next;
                 self.s.p = P::Idle;
             }
+            _ => unreachable!("a step of another table"),
         }
-        if self.s.p == P::Idle {
-            self.store_source();
-        }
-        Some(self.done())
+        Ok(())
     }
 
     /// As `send::with_source` with a lock that was taken over.
