@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -179,8 +180,9 @@ def proved_or_not(outcome):
 
 
 def test_later_in_a_jail(place):
-    """A changed root has no /proc."""
-    proved_or_not(both(place, "later", "chroot"))
+    """A changed root has no /proc: an end shows its socket all the same, unless a filter may forbid the call for that."""
+    is_filtered = "Seccomp:\t0" not in Path("/proc/self/status").read_text(encoding="ascii")
+    (proved_or_not if is_filtered else on_lanes)(both(place, "later", "chroot"))
 
 
 CASES = {"root": ["one_echo"], "user": ["as_user", OTHER_USER], "two-users": ["two_users"]}

@@ -9,7 +9,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::procfs;
 
-/// True unless `/proc` says that there is no filter. Asked once in a process.
+/// True unless `/proc` says that there is no filter. Asked once in a process: before it leaves a root
+/// with `/proc`.
 pub fn is_there() -> bool {
     const UNKNOWN: u32 = 0;
     const YES: u32 = 1;

@@ -150,6 +150,8 @@ table! {
     /// Opens a file.
     openat(directory: i32, path: &CStr, flags: i32, mode: u32)
         = SYS_openat(directory, path.as_ptr(), flags, mode);
+    /// Opens a place as O_PATH does; an empty path means the file of `fd` itself.
+    open_tree(fd: i32, path: &CStr, flags: u32) = SYS_open_tree(fd, path.as_ptr(), flags);
     /// Makes a directory.
     mkdirat(directory: i32, path: &CStr, mode: u32) = SYS_mkdirat(directory, path.as_ptr(), mode);
     /// Gives a file another name.

@@ -7,6 +7,7 @@ use core::ffi::CStr;
 
 use crate::{
     errno::Errno,
+    filter,
     kernel::{self, owned},
     owned::OwnedFd,
 };
@@ -87,10 +88,20 @@ impl Path {
 /// An O_PATH handle of the file of `fd`: shows which socket we hold, allows nothing with it, and
 /// does not keep a connection open.
 ///
+/// Without /proc (a changed root) `open_tree` makes one; few programs call it, so not where a filter
+/// of system calls may end the process for it.
+///
 /// # Errors
 /// EBADF for a negative number; ENOENT for a closed one or without /proc; EMFILE, ENFILE.
 pub fn path_handle(fd: i32) -> Result<OwnedFd, Errno> {
-    open_at(libc::AT_FDCWD, Path::of_descriptor(fd)?.text(), libc::O_PATH)
+    let opened = open_at(libc::AT_FDCWD, Path::of_descriptor(fd)?.text(), libc::O_PATH);
+    const ITSELF: u32 = libc::AT_EMPTY_PATH as u32 | libc::OPEN_TREE_CLOEXEC;
+    match opened {
+        Err(Errno(libc::ENOENT | libc::ENOTDIR | libc::EACCES)) if !filter::is_there() => {
+            owned(kernel::open_tree(fd, c"", ITSELF)).or(opened)
+        }
+        _ => opened,
+    }
 }
 
 /// The kind of a descriptor's file, by the kernel's word, without asking the file itself.

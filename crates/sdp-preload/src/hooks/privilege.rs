@@ -250,6 +250,8 @@ pub(super) unsafe fn before_capset(header: *const c_void, data: *const c_void) {
 
 /// `chroot`.
 pub(super) fn before_chroot() {
+    // The new root may have no /proc to ask.
+    sdp_sys::filter::is_there();
     if matters() && may(CAP_SYS_CHROOT) {
         calls::leaving(Leave::Privilege);
     }
