@@ -32,6 +32,8 @@ pub const LIBRARY_VARIABLE: &str = "SDP_LIBRARY";
 const MAX_RULES_TEXT: usize = 16_384 - 1;
 /// Name of the library's file.
 const LIBRARY: &str = "libsdp.so";
+/// Its name for the loader, by which packages install it.
+pub const SONAME: &str = "libsdp.so.1";
 
 /// Exit status when `--require` was not met: the command would not have the library, or ended well
 /// but a connection that the rules want on SDP stayed on TCP.

@@ -296,6 +296,16 @@ fn judge(unit: &Unit) -> Vec<Finding> {
     found
 }
 
+/// The kernel version from which processes have numbers, by which users without a name here are told apart.
+const NUMBERS_PROCESSES: (u32, u32) = (6, 9);
+
+/// Whether this machine's kernel does.
+fn numbers_processes() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= NUMBERS_PROCESSES
+}
+
 /// Whom the processes of the unit can meet.
 fn isolation(unit: &Unit, found: &mut Vec<Finding>) {
     let mut add = adder(found);
@@ -303,7 +313,11 @@ fn isolation(unit: &Unit, found: &mut Vec<Finding>) {
         let what = "RestrictAddressFamilies= has no AF_UNIX: the two processes of a connection cannot meet";
         add("families", Grade::Stop, what.into(), "sdp service enable adds it.");
     }
-    if unit.is_on("PrivateUsers") {
+    if unit.is_on("PrivateUsers") && numbers_processes() {
+        let what = "PrivateUsers= maps few users: lanes with clients of other users need Linux 6.9, \
+                    as is here";
+        add("users", Grade::Note, what.into(), "");
+    } else if unit.is_on("PrivateUsers") {
         let what = "PrivateUsers= maps few users: with a client of another one there is no lane (uid-unmapped; \
                     the client says peer-not-listening)";
         let advice =
@@ -391,11 +405,36 @@ fn preload(unit: &Unit, found: &mut Vec<Finding>) {
     }
 }
 
+/// Where Debian's `pg_ctlcluster` has a server's variables: it gives it no others.
+fn variables_of_cluster(unit: &Unit) -> Option<PathBuf> {
+    let is_cluster = unit.program()?.file_name()? == "pg_ctlcluster";
+    let instance = unit.name.strip_suffix(".service")?.split_once('@')?.1;
+    let (version, cluster) = instance.split_once('-').filter(|_| is_cluster)?;
+    // As systemd unescapes an instance: a dash of the name itself is written `\x2d`.
+    let folder = cluster.replace('-', "/").replace("\\x2d", "-");
+    Some(unit.root.join("etc/postgresql").join(version).join(folder).join("environment"))
+}
+
 /// Why the program cannot load the library.
 fn program(unit: &Unit, found: &mut Vec<Finding>) {
     let mut add = adder(found);
+    if let Some(file) = variables_of_cluster(unit) {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let sets = |line: &str| line.starts_with("LD_PRELOAD") && line.contains("libsdp.so");
+        if !text.lines().map(str::trim_start).any(sets) {
+            let shown = file.display();
+            let what = format!("pg_ctlcluster gives the server the variables of {shown} alone");
+            let advice = format!("Add the line LD_PRELOAD = '{}' to that file.", run::SONAME);
+            add("preload", Grade::Stop, what, &advice);
+        }
+    }
     if let Some(program) = unit.program() {
         let shown = program.display();
+        if program.ends_with("bin/true") && unit.is_on("RemainAfterExit") {
+            let what = format!("{} starts nothing itself", unit.name);
+            let advice = "Name the unit that does: postgresql@VERSION-CLUSTER, for PostgreSQL.";
+            add("program", Grade::Stop, what, advice);
+        }
         let why = match Program::of(&program) {
             Err(_) => None,
             Ok(p) if p.is_go => Some("is a Go program: it calls the kernel itself"),
@@ -444,7 +483,7 @@ fn text_of(unit: &Unit, library: &str, settings: &[String]) -> Result<String, Fa
     if unit.lacks_unix() {
         out += "# Two processes meet at an abstract socket.\nRestrictAddressFamilies=AF_UNIX\n";
     }
-    if unit.is_on("PrivateUsers") {
+    if unit.is_on("PrivateUsers") && !numbers_processes() {
         out += "# For lanes with clients of other users (it makes the unit see all user ids):\n#PrivateUsers=no\n";
     }
     Ok(out)
@@ -454,7 +493,7 @@ fn text_of(unit: &Unit, library: &str, settings: &[String]) -> Result<String, Fa
 fn library(root: &Path) -> Result<String, Failure> {
     let is_here = fs::canonicalize(root).is_ok_and(|root| root == Path::new("/"));
     if !is_here {
-        return Ok("libsdp.so.1".into());
+        return Ok(run::SONAME.into());
     }
     let found = run::find_library()?;
     let found = fs::canonicalize(&found).unwrap_or(found);
