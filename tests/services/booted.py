@@ -30,7 +30,8 @@ exec unshare --mount --net --uts --ipc --cgroup --pid --fork --kill-child sh -c 
 """
 INIT = r"""
 set -e
-mount -t overlay -o "lowerdir=$2/,upperdir=$1/upper,workdir=$1/work" none "$1/root"
+[ -z "$2" ] || cp -a "$2/." "$1/upper/"
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" none "$1/root"
 cd "$1/root"
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
@@ -70,15 +71,14 @@ class NoSystemd(Exception):
 
 
 class Booted:
-    """One such container. `layers`: folders whose files lie over this machine's."""
+    """One such container. `layer`: a folder whose files lie over this machine's."""
 
-    def __init__(self, artifacts, layers=()):
+    def __init__(self, artifacts, layer=""):
         self.base = Path(tempfile.mkdtemp(prefix="sdp-booted-"))
         self.base.chmod(0o755)
         self.group = f"sdp-booted-{self.base.name[-8:]}"
         self.log = Path(tempfile.mkstemp(prefix="sdp-booted-", suffix=".log")[1])
-        above = "".join(f"{layer}:" for layer in layers)
-        command = ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", self.base, self.group, above, INIT]
+        command = ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", self.base, self.group, layer, INIT]
         with open(self.log, "wb") as log:
             # pylint: disable-next=consider-using-with
             self.holder = subprocess.Popen(
