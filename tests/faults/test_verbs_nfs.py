@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,14 @@ def test_without_a_descriptor_for_a_client_it_waits(start):
         stream.close()
 
 
+def until(condition, what):
+    """Waits until something holds."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
 class Processes:
     """Commands in two network namespaces, each with a device."""
 
@@ -142,6 +151,10 @@ class Processes:
     def gateway(self, *options):
         words = ["gateway", "--allow", "any", "--listen", test_verbs.ADDRESSES[0], "--memory", "8", *options]
         return self.start(0, test_verbs.DOCTOR, "nfs", *words)
+
+    def gateways_say(self):
+        """What `sdp nfs stat` says of gateways."""
+        return json.loads(self.run(0, "nfs", "stat", "--json").stdout)["gateways"]
 
     def end(self, process):
         process.send_signal(signal.SIGTERM)
@@ -230,3 +243,82 @@ def test_a_client_that_is_not_named_is_counted_by_address(processes):
     shown = processes.run(0, "nfs", "stat").stdout
     assert f"refused: {there} 1" in shown and "refused because: not-allowed 1" in shown, shown
     assert f"{there} refused: not in --allow" in processes.end(gateway)
+
+
+class Calls:
+    """NULL calls through the proxy, one after the other, each with the next XID, until they are enough."""
+
+    def __init__(self, processes):
+        program = processes.hosts.path / "calls.py"
+        program.write_text(CALLS, encoding="utf-8")
+        self.process = processes.start(1, sys.executable, str(program))
+
+    def done(self):
+        """Ends them; the number of calls that were answered."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        assert self.process.returncode == 0, (out, err)
+        return int(out)
+
+
+CALLS = '''
+import signal, socket, struct, sys
+enough = []
+signal.signal(signal.SIGTERM, lambda *_: enough.append(1))
+def ask(stream, xid):
+    stream.sendall(struct.pack(">11I", 0x80000028, xid, 0, 2, 100003, 3, 0, 0, 0, 0, 0))
+    mark, got, *rest = struct.unpack(">7I", stream.recv(28, socket.MSG_WAITALL))
+    assert (mark, got, rest) == (0x80000018, xid, [1, 0, 0, 0, 0]), (mark, got, rest)
+with socket.create_connection(("127.0.0.1", 12049), timeout=60) as stream:
+    ask(stream, 1)
+    print("listens", flush=True)
+    xid = 1
+    while not enough:
+        xid += 1
+        ask(stream, xid)
+print(xid)
+'''
+
+
+def test_a_takeover_under_load_costs_no_call(processes):
+    """The old gateway gives way and ends by itself; the new one is asked, is shown, and can be replaced in its turn."""
+    here, there = test_verbs.ADDRESSES
+    processes.start(0, sys.executable, "-c", NULL_SERVER)
+    # Where nobody is to be replaced, it begins as ever.
+    gateways = [processes.gateway("--takeover")]
+    proxy = processes.start(1, test_verbs.DOCTOR, "nfs", "proxy", here, "--mount-port", "1", "--memory", "6", "--insecure")
+    calls = Calls(processes)
+    for _ in range(3):
+        gateways.append(processes.gateway("--takeover"))
+        out, err = gateways[-2].communicate(timeout=LIMIT_S)
+        assert gateways[-2].returncode == 0 and "another one has taken over" in err, (out, err)
+        (status,) = processes.gateways_say()
+        assert status["listen"] == f"{here}:20049" and not status["ending"], status
+        # The client has come over.
+        until(lambda: processes.gateways_say()[0]["counts"]["calls"] > 1, "calls by the new gateway")
+    (status,) = processes.gateways_say()
+    assert [client["address"] for client in status["clients"]] == [there], status
+    answered = calls.done()
+    (told,) = json.loads(processes.run(1, "nfs", "stat", "--json").stdout)["proxies"]
+    assert told["counts"]["failed"] == 0 and told["counts"]["connects"] == 4, told
+    assert answered <= told["counts"]["calls"] <= answered + 3 * 32, (answered, told)
+    processes.end(proxy)
+    processes.end(gateways[-1])
+
+
+def test_a_successor_that_never_listens_leaves_the_gateway_in_its_place(processes):
+    """One that has connected and ends, and one that is without a word: the gateway listens again."""
+    here = test_verbs.ADDRESSES[0]
+    processes.start(0, sys.executable, "-c", NULL_SERVER)
+    gateway = processes.gateway()
+    folders = [folder / "sdp-nfs/handover" for folder in (Path("/run"), processes.hosts.path)]
+    (socket_of,) = [folder / f"{here}:20049" for folder in folders if (folder / f"{here}:20049").exists()]
+    with socket.socket(socket.AF_UNIX) as successor:
+        successor.settimeout(LIMIT_S)
+        successor.connect(str(socket_of))
+        assert successor.recv(1) == b"\1"
+        assert "nobody listens there" in processes.run(1, "nfs", "mount", "--print", f"{here}:/data", "/mnt").stderr
+    mounted = lambda: processes.run(1, "nfs", "mount", "--print", f"{here}:/data", "/mnt")
+    until(socket_of.exists, "the gateway's return")
+    assert "answers fake1" in mounted().stderr
+    assert "does not listen" in processes.end(gateway)

@@ -1,7 +1,8 @@
-//! The control socket of a gateway: who connects gets its status, and nothing else happens.
+//! The control sockets of a gateway: who connects to one gets its status, and who connects to the
+//! other replaces it.
 //!
-//! The socket lies in a folder of its user's, with mode 0600. No request is read, so none can be
-//! wrong; who does not take the status loses it.
+//! They lie in folders of their user's, with mode 0600. No request is read, so none can be wrong; who
+//! does not take the status loses it.
 
 use std::{
     fs, io,
@@ -21,6 +22,8 @@ use std::{
 /// Where sockets of services lie.
 // Not below `/run/sdp`: where that is, connections meet (`rendezvous_dir`).
 const SYSTEM: &str = "/run/sdp-nfs";
+/// The folder beside them in which successors are waited for.
+const HANDOVERS: &str = "handover";
 /// How long a gateway's answer is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are taken.
@@ -30,6 +33,17 @@ const ANSWER_MAX: u64 = 16 << 20;
 pub fn folders() -> Vec<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("sdp-nfs"));
     [Some(PathBuf::from(SYSTEM)), own].into_iter().flatten().collect()
+}
+
+fn in_first_folder<T>(each: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    let mut why = io::Error::from(io::ErrorKind::NotFound);
+    for folder in folders() {
+        match each(&folder) {
+            Ok(made) => return Ok(made),
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
 }
 
 /// A socket that listens, and its file.
@@ -45,14 +59,7 @@ impl Control {
     /// # Errors
     /// Why it can be done in none.
     pub fn new(listen: SocketAddr) -> io::Result<Self> {
-        let mut why = io::Error::from(io::ErrorKind::NotFound);
-        for folder in folders() {
-            match Self::within(&folder, listen) {
-                Ok(control) => return Ok(control),
-                Err(e) => why = e,
-            }
-        }
-        Err(why)
+        in_first_folder(|folder| Self::within(folder, listen))
     }
 
     fn within(folder: &Path, listen: SocketAddr) -> io::Result<Self> {
@@ -84,6 +91,92 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Where a gateway can be replaced: who connects is its successor. The gateway stops listening and
+/// says so by a byte; the successor listens and says so by a byte; then the gateway ends. A successor
+/// that ends before gives the address back.
+#[derive(Debug)]
+pub struct Handover(Control);
+
+/// The other gateway's end of a connection between a gateway and its successor.
+#[derive(Debug)]
+pub struct Other(UnixStream);
+
+/// What a successor has said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing yet.
+    Nothing,
+    /// It listens.
+    Listens,
+    /// It has ended.
+    Ended,
+}
+
+impl Handover {
+    /// Waits for a successor, beside the socket of [`Control`].
+    ///
+    /// # Errors
+    /// As of [`Control::new`].
+    pub fn new(listen: SocketAddr) -> io::Result<Self> {
+        in_first_folder(|folder| Control::within(&folder.join(HANDOVERS), listen)).map(Self)
+    }
+
+    /// To be watched.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.descriptor()
+    }
+
+    /// A successor that has connected.
+    pub fn successor(&self) -> Option<Other> {
+        let (stream, _) = self.0.listener.accept().ok()?;
+        stream.set_nonblocking(true).ok()?;
+        Some(Other(stream))
+    }
+}
+
+impl Other {
+    /// The gateway that listens on an address, when it has stopped to; `None`: there is none.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn replaced(listen: SocketAddr) -> io::Result<Option<Self>> {
+        let name = listen.to_string();
+        let connect = |folder: PathBuf| UnixStream::connect(folder.join(HANDOVERS).join(&name));
+        let Some(mut stream) = folders().into_iter().find_map(|folder| connect(folder).ok()) else {
+            return Ok(None);
+        };
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.read_exact(&mut [0])?;
+        Ok(Some(Self(stream)))
+    }
+
+    /// To be watched.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// This end listens, or does no more.
+    ///
+    /// # Errors
+    /// The other one has ended.
+    pub fn tell(&mut self) -> io::Result<()> {
+        self.0.write_all(&[1])
+    }
+
+    /// What a successor has said.
+    pub fn said(&mut self) -> Said {
+        match self.0.read(&mut [0]) {
+            Ok(1) => Said::Listens,
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+            {
+                Said::Nothing
+            }
+            Ok(_) | Err(_) => Said::Ended,
+        }
     }
 }
 

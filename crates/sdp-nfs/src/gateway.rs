@@ -22,7 +22,7 @@ use sdp_fabric_verbs::{
     pool::Shared,
 };
 use sdp_rdma::{
-    cm::PrivateData,
+    cm::{PrivateData, Reject},
     fabric::{CmEvent, Fabric},
     key::Access,
 };
@@ -36,7 +36,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::{
     allow::Network,
     client::{Client, RECORD_MAX},
-    control::Control,
+    control::{Control, Handover, Other, Said},
     counts::{Counts, End, Refusal, Spans},
     poll::Set,
     pool::{self, Pool},
@@ -59,7 +59,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long calls may take to end when this process ends.
 const DRAIN: Duration = Duration::from_secs(10);
 /// A client that is silent for so long is asked whether it is there.
-const SILENCE: Duration = Duration::from_secs(30);
+pub const SILENCE: Duration = Duration::from_secs(30);
+/// How long a successor may take to listen, or the address to be free for one.
+const SUCCESSION: Duration = Duration::from_secs(10);
 /// Longest sleep.
 const SLEEP_MS: i32 = 1000;
 /// Rounds in a row after which the descriptors are looked at, whatever clients send.
@@ -77,6 +79,8 @@ const MANAGER: u64 = 2;
 const DEVICE: u64 = 3;
 const END: u64 = 4;
 const CONTROL: u64 = 5;
+const HANDOVER: u64 = 6;
+const SUCCESSOR: u64 = 7;
 const FIRST: u64 = 16;
 /// Version of the status.
 const SCHEMA: u32 = 1;
@@ -96,6 +100,10 @@ pub struct Settings {
     pub memory: usize,
     /// How long the server may be silent in the middle of a record.
     pub timeout: Duration,
+    /// A client that is silent for so long is asked whether it is there.
+    pub silence: Duration,
+    /// A gateway that has the address is replaced.
+    pub takeover: bool,
 }
 
 /// Why a gateway cannot work.
@@ -144,7 +152,9 @@ pub struct Gateway {
     totals: Counts,
     spans: Spans,
     ends: BTreeMap<&'static str, u64>,
-    control: Option<Control>,
+    control: Option<(Control, Handover)>,
+    /// It is about to listen, in the place of this one.
+    successor: Option<(Other, Instant)>,
     refused: BTreeMap<String, u64>,
     refusals: BTreeMap<&'static str, u64>,
 }
@@ -173,6 +183,32 @@ fn memory(wanted: usize) -> Result<(usize, Option<u64>), Failure> {
         )));
     }
     Ok((wanted.clamp(2 * pool::MOST, half), Some(limit / 2)))
+}
+
+/// Listens, in the place of another gateway if that is wanted and there is one.
+fn listen(fabric: &mut VerbsFabric, settings: &Settings) -> Result<(), Failure> {
+    let at = settings.listen;
+    let mut replaced = if settings.takeover {
+        Other::replaced(at).map_err(failure(format!("the gateway on {at} does not give way")))?
+    } else {
+        None
+    };
+    let deadline = Instant::now() + SUCCESSION;
+    loop {
+        match fabric.listen(address_of(at)) {
+            Ok(()) => break,
+            // The other one's listener goes behind its word.
+            Err(Reject::Busy) if replaced.is_some() && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(why) => return Err(Failure(format!("{at} cannot be listened on: {why:?}"))),
+        }
+    }
+    if let Some(other) = &mut replaced {
+        // If it has ended, so has what it was to do.
+        let _ = other.tell();
+    }
+    Ok(())
 }
 
 impl Gateway {
@@ -212,9 +248,7 @@ impl Gateway {
         {
             set.watch(fd, name).map_err(failure("epoll"))?;
         }
-        fabric.listen(address).map_err(|why| {
-            Failure(format!("{} cannot be listened on: {why:?}", settings.listen))
-        })?;
+        listen(&mut fabric, &settings)?;
         let core = fabric.core();
         Ok(Self {
             settings,
@@ -231,19 +265,23 @@ impl Gateway {
             spans: Spans::default(),
             ends: BTreeMap::new(),
             control: None,
+            successor: None,
             refused: BTreeMap::new(),
             refusals: BTreeMap::new(),
         })
     }
 
-    /// Tells its status to who connects to a socket of its user's.
+    /// Tells its status to who connects to a socket of its user's, and gives its place to who connects
+    /// to another one.
     ///
     /// # Errors
-    /// There is no folder for it.
+    /// There is no folder for them.
     pub fn offer_status(&mut self) -> io::Result<()> {
         let control = Control::new(self.settings.listen)?;
+        let handover = Handover::new(self.settings.listen)?;
         self.set.watch(control.descriptor(), CONTROL)?;
-        self.control = Some(control);
+        self.set.watch(handover.descriptor(), HANDOVER)?;
+        self.control = Some((control, handover));
         Ok(())
     }
 
@@ -312,12 +350,13 @@ impl Gateway {
     fn sleep(&mut self, most_ms: i32) {
         let mut woken = false;
         let (entries, mut has_events, mut is_end) = (&mut self.entries, false, false);
-        let mut is_asked = false;
+        let (mut is_asked, mut is_succeeded) = (false, false);
         self.set.wait(most_ms, |event| match event.name {
             WAKE => woken = true,
             MANAGER | DEVICE => has_events = true,
             END => is_end = true,
             CONTROL => is_asked = true,
+            HANDOVER | SUCCESSOR => is_succeeded = true,
             name => {
                 let entry = entries.get_mut((name - FIRST) as usize).and_then(Option::as_mut);
                 if let Some(Entry::Open(client, _)) = entry {
@@ -329,11 +368,55 @@ impl Gateway {
         if woken && self.fabric.take_wakeups() {
             self.is_armed = false;
         }
-        if let Some(control) = self.control.as_ref().filter(|_| is_asked) {
+        if let Some((control, _)) = self.control.as_ref().filter(|_| is_asked) {
             control.answer(|| self.status());
+        }
+        if is_succeeded || self.successor.is_some() {
+            self.hand_over();
         }
         if is_end {
             self.drain();
+        }
+    }
+
+    /// Makes place for a successor, ends when it listens, and listens again if it never does.
+    fn hand_over(&mut self) {
+        if let Some((other, deadline)) = self.successor.as_mut() {
+            let said = other.said();
+            if said == Said::Nothing && Instant::now() < *deadline {
+                return;
+            }
+            self.successor = None;
+            if said == Said::Listens {
+                say!("sdp nfs gateway: another one has taken over");
+                return self.drain();
+            }
+            if self.drained.is_some() {
+                return;
+            }
+            say!("sdp nfs gateway: one that was to take over does not listen");
+            let again = listen(&mut self.fabric, &self.settings);
+            let offered = again.map(|()| self.offer_status());
+            match offered {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => say!("sdp nfs gateway: no socket for `sdp nfs stat`: {e}"),
+                Err(why) => {
+                    say!("sdp nfs gateway: {why}");
+                    self.drain();
+                }
+            }
+            return;
+        }
+        let asked = self.control.as_ref().and_then(|(_, handover)| handover.successor());
+        if let Some(mut other) = asked.filter(|_| self.drained.is_none()) {
+            self.fabric.unlisten(address_of(self.settings.listen));
+            // The successor has sockets of these names.
+            self.control = None;
+            let deadline = Instant::now() + SUCCESSION;
+            // One that cannot be told or watched has ended, which is seen next.
+            let _ = other.tell();
+            let _ = self.set.watch(other.descriptor(), SUCCESSOR);
+            self.successor = Some((other, deadline));
         }
     }
 
@@ -499,7 +582,7 @@ impl Gateway {
                 let had_some = client.step(&mut self.pool, self.settings.timeout);
                 if had_some {
                     *heard = Instant::now();
-                } else if heard.elapsed() > SILENCE {
+                } else if heard.elapsed() > self.settings.silence {
                     *heard = Instant::now();
                     client.probe();
                 }
@@ -511,9 +594,10 @@ impl Gateway {
                 let Some(end) = client.end() else { return had_some };
                 say!("sdp nfs gateway: {} ended: {}", shown(client.peer), end.name());
                 *self.ends.entry(end.name()).or_insert(0) += 1;
-                self.fabric.disconnect(client.id);
                 if let Some(Entry::Open(mut client, _)) = self.entries[index].take() {
+                    // First: a client that comes back, also to another process, has the port again.
                     client.hang_up();
+                    self.fabric.disconnect(client.id);
                     self.entries[index] = Some(Entry::Ending(client));
                 }
                 true

@@ -130,7 +130,9 @@ fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
     let (end, theirs) = UnixStream::pair().unwrap();
     let allow = vec!["any".parse().unwrap()];
     let (source, memory, timeout) = (None, 16 << 20, LIMIT);
-    let settings = gateway::Settings { listen, server, allow, source, memory, timeout };
+    let (silence, takeover) = (LIMIT, false);
+    let settings =
+        gateway::Settings { listen, server, allow, source, memory, timeout, silence, takeover };
     let (told, is_open) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
         let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");

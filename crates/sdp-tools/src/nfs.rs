@@ -61,6 +61,10 @@ pub struct GatewayOptions {
     /// Mebibytes of registered memory for transfers
     #[arg(long, value_name = "MIB", default_value_t = (gateway::MEMORY >> 20) as u32)]
     pub memory: u32,
+    /// Replace the gateway that runs on this address: it stops listening, this one listens, and its
+    /// clients come over without an error. Without one it starts as ever
+    #[arg(long)]
+    pub takeover: bool,
 }
 
 /// Options of `sdp nfs stat`.
@@ -113,6 +117,8 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
         source: options.source,
         memory: (options.memory as usize) << 20,
         timeout: gateway::TIMEOUT,
+        silence: gateway::SILENCE,
+        takeover: options.takeover,
     };
     let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
     let failed = |e: gateway::Failure| Failure(e.0);

@@ -1,0 +1,82 @@
+//! A client whose host has died without a word: the gateway notices it, and its connection to the
+//! server ends, so that the server frees what it had locked. In a network of its own, whose road is
+//! cut.
+
+use std::{
+    io::Read,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+use sdp_fabric_verbs::{
+    Address,
+    fabric::{Options, VerbsFabric},
+};
+use sdp_fake_verbs::{Network, Road, Step};
+use sdp_nfs::gateway::{Gateway, PORT, Settings};
+use sdp_rdma::{
+    cm::PrivateData,
+    fabric::{CmEvent, Fabric},
+};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const IP: [u8; 4] = [10, 9, 0, 1];
+
+#[test]
+fn a_dead_client_is_noticed_and_its_connection_to_the_server_ends() {
+    let network = Network::private().expect("memory for a network");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let settings = Settings {
+        listen: SocketAddr::from((IP, PORT)),
+        server: listener.local_addr().unwrap(),
+        allow: vec!["any".parse().unwrap()],
+        source: None,
+        memory: 8 << 20,
+        timeout: LIMIT,
+        silence: Duration::from_millis(200),
+        takeover: false,
+    };
+    let (end, theirs) = UnixStream::pair().unwrap();
+    let (told, is_open) = std::sync::mpsc::channel();
+    let gateway = thread::spawn(move || {
+        let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
+        told.send(()).unwrap();
+        gateway.run().expect("served");
+        assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
+        serde_json::from_str::<Value>(&gateway.status()).expect("a status")
+    });
+    is_open.recv().expect("it listens");
+    let mut fabric = VerbsFabric::open(&Address::v4(IP, 0), &Options::default()).expect("a fabric");
+    let data = PrivateData::new(&[]).unwrap();
+    fabric.connect(Address::v4(IP, PORT), data).expect("a connect");
+    let begin = Instant::now();
+    while !matches!(fabric.poll_cm(), Some(CmEvent::Established(..))) {
+        assert!(begin.elapsed() < LIMIT, "not let in");
+        thread::yield_now();
+    }
+    let (mut server, _) = listener.accept().unwrap();
+    // It is asked whether it is there, and it is.
+    server.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let asked = network.calls(Step::PostSend);
+    assert!(server.read(&mut [0]).is_err(), "it ended with its client alive");
+    assert!(network.calls(Step::PostSend) > asked, "nobody has asked the client");
+    network.set_road(Road::Cut);
+    server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let begin = Instant::now();
+    loop {
+        // The device gives up its tries.
+        network.expire();
+        match server.read(&mut [0]) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            _ => break,
+        }
+        assert!(begin.elapsed() < LIMIT, "the server still has the connection");
+    }
+    network.set_road(Road::Open);
+    drop(end);
+    let status = gateway.join().expect("it ended well");
+    assert_eq!(status["ended"], json!({ "transfer": 1 }));
+}
