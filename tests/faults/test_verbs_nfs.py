@@ -306,19 +306,44 @@ def test_a_takeover_under_load_costs_no_call(processes):
     processes.end(gateways[-1])
 
 
-def test_a_successor_that_never_listens_leaves_the_gateway_in_its_place(processes):
+def test_a_replacement_that_never_listens_leaves_the_gateway_in_its_place(processes):
     """One that has connected and ends, and one that is without a word: the gateway listens again."""
     here = test_verbs.ADDRESSES[0]
     processes.start(0, sys.executable, "-c", NULL_SERVER)
     gateway = processes.gateway()
     folders = [folder / "sdp-nfs/handover" for folder in (Path("/run"), processes.hosts.path)]
     (socket_of,) = [folder / f"{here}:20049" for folder in folders if (folder / f"{here}:20049").exists()]
-    with socket.socket(socket.AF_UNIX) as successor:
-        successor.settimeout(LIMIT_S)
-        successor.connect(str(socket_of))
-        assert successor.recv(1) == b"\1"
+    with socket.socket(socket.AF_UNIX) as replacement:
+        replacement.settimeout(LIMIT_S)
+        replacement.connect(str(socket_of))
+        assert replacement.recv(1) == b"\1"
         assert "nobody listens there" in processes.run(1, "nfs", "mount", "--print", f"{here}:/data", "/mnt").stderr
     mounted = lambda: processes.run(1, "nfs", "mount", "--print", f"{here}:/data", "/mnt")
     until(socket_of.exists, "the gateway's return")
     assert "answers fake1" in mounted().stderr
     assert "does not listen" in processes.end(gateway)
+
+
+def test_a_gateway_on_two_addresses_outlives_one_of_its_devices(processes):
+    """Each address is served and shown; one whose device goes is listened on again when the device is back."""
+    here, second = test_verbs.ADDRESSES[0], "10.9.0.3"
+    processes.start(0, sys.executable, "-c", NULL_SERVER)
+    processes.hosts.enter(0, "ip", "addr", "add", f"{second}/24", "dev", "wire0")
+    processes.hosts.network("add", second)
+    twice = processes.run(0, "nfs", "gateway", "--allow", "any", "--listen", here, "--listen", f"{here}:20049")
+    assert twice.returncode == 1 and "it is named twice" in twice.stderr, twice
+    none = processes.run(0, "nfs", "gateway", "--allow", "any", "--memory", "8", "--listen", here, "--listen", "10.9.0.77")
+    assert none.returncode == 1 and "no RDMA device with address 10.9.0.77" in none.stderr, none
+    gateway = processes.gateway("--listen", second)
+    answers = lambda address: "answers fake1" in processes.run(1, "nfs", "mount", "--print", f"{address}:/data", "/mnt").stderr
+    assert answers(here) and answers(second)
+    shown = lambda: [status["listen"] for status in processes.gateways_say()]
+    assert shown() == [f"{here}:20049", f"{second}:20049"]
+    processes.hosts.network("remove", "2")
+    until(lambda: shown() == [f"{here}:20049"], "the loss of a device")
+    assert answers(here) and not answers(second)
+    processes.hosts.network("add", second)
+    until(lambda: len(shown()) == 2, "the return of a device")
+    assert answers(second)
+    err = processes.end(gateway)
+    assert f"{second}:20049: the RDMA device is gone" in err and f"{second}:20049 is listened on again" in err, err

@@ -1,8 +1,8 @@
-//! The control sockets of a gateway: who connects to one gets its status, and who connects to the
-//! other replaces it.
+//! The control sockets of a gateway: a connection to one gets its status, and a process that
+//! connects to the other replaces it.
 //!
-//! They lie in folders of their user's, with mode 0600. No request is read, so none can be wrong; who
-//! does not take the status loses it.
+//! They lie in folders of their user's, with mode 0600. No request is read, so none can be wrong; a
+//! status that is not taken is lost.
 
 use std::{
     fs, io,
@@ -22,7 +22,7 @@ use std::{
 /// Where sockets of services lie.
 // Not below `/run/sdp`: where that is, connections meet (`rendezvous_dir`).
 const SYSTEM: &str = "/run/sdp-nfs";
-/// The folder beside them in which successors are waited for.
+/// The folder beside them in which replacements are waited for.
 const HANDOVERS: &str = "handover";
 /// How long a gateway's answer is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -94,17 +94,17 @@ impl Drop for Control {
     }
 }
 
-/// Where a gateway can be replaced: who connects is its successor. The gateway stops listening and
-/// says so by a byte; the successor listens and says so by a byte; then the gateway ends. A successor
+/// Where a gateway can be replaced: its replacement connects. The gateway stops listening and
+/// says so by a byte; the replacement listens and says so by a byte; then the gateway ends. A replacement
 /// that ends before gives the address back.
 #[derive(Debug)]
 pub struct Handover(Control);
 
-/// The other gateway's end of a connection between a gateway and its successor.
+/// The other gateway's end of a connection between a gateway and its replacement.
 #[derive(Debug)]
 pub struct Other(UnixStream);
 
-/// What a successor has said.
+/// What a replacement has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
     /// Nothing yet.
@@ -116,7 +116,7 @@ pub enum Said {
 }
 
 impl Handover {
-    /// Waits for a successor, beside the socket of [`Control`].
+    /// Waits for a replacement, beside the socket of [`Control`].
     ///
     /// # Errors
     /// As of [`Control::new`].
@@ -129,8 +129,8 @@ impl Handover {
         self.0.descriptor()
     }
 
-    /// A successor that has connected.
-    pub fn successor(&self) -> Option<Other> {
+    /// A replacement that has connected.
+    pub fn replacement(&self) -> Option<Other> {
         let (stream, _) = self.0.listener.accept().ok()?;
         stream.set_nonblocking(true).ok()?;
         Some(Other(stream))
@@ -166,7 +166,7 @@ impl Other {
         self.0.write_all(&[1])
     }
 
-    /// What a successor has said.
+    /// What a replacement has said.
     pub fn said(&mut self) -> Said {
         match self.0.read(&mut [0]) {
             Ok(1) => Said::Listens,

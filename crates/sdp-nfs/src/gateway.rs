@@ -60,8 +60,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(10);
 /// A client that is silent for so long is asked whether it is there.
 pub const SILENCE: Duration = Duration::from_secs(30);
-/// How long a successor may take to listen, or the address to be free for one.
-const SUCCESSION: Duration = Duration::from_secs(10);
+/// How long a replacement may take to listen, or the address to be free for one.
+const HANDOVER_LIMIT: Duration = Duration::from_secs(10);
 /// Longest sleep.
 const SLEEP_MS: i32 = 1000;
 /// Rounds in a row after which the descriptors are looked at, whatever clients send.
@@ -80,7 +80,7 @@ const DEVICE: u64 = 3;
 const END: u64 = 4;
 const CONTROL: u64 = 5;
 const HANDOVER: u64 = 6;
-const SUCCESSOR: u64 = 7;
+const REPLACEMENT: u64 = 7;
 const FIRST: u64 = 16;
 /// Version of the status.
 const SCHEMA: u32 = 1;
@@ -104,11 +104,30 @@ pub struct Settings {
     pub silence: Duration,
     /// A gateway that has the address is replaced.
     pub takeover: bool,
+    /// Gateways in this process, which share the memory that may be locked.
+    pub gateways: usize,
 }
 
 /// Why a gateway cannot work.
 #[derive(Debug)]
 pub struct Failure(pub String);
+
+impl Settings {
+    /// As the command is without options.
+    pub const fn new(listen: SocketAddr, server: SocketAddr, allow: Vec<Network>) -> Self {
+        Self {
+            listen,
+            server,
+            allow,
+            source: None,
+            memory: MEMORY,
+            timeout: TIMEOUT,
+            silence: SILENCE,
+            takeover: false,
+            gateways: 1,
+        }
+    }
+}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,8 +172,8 @@ pub struct Gateway {
     spans: Spans,
     ends: BTreeMap<&'static str, u64>,
     control: Option<(Control, Handover)>,
-    /// It is about to listen, in the place of this one.
-    successor: Option<(Other, Instant)>,
+    /// The process that is about to listen in the place of this one.
+    replacement: Option<(Other, Instant)>,
     refused: BTreeMap<String, u64>,
     refusals: BTreeMap<&'static str, u64>,
 }
@@ -168,21 +187,22 @@ pub(crate) fn address_of(address: SocketAddr) -> Address {
 }
 
 /// Bytes of the pool, and what the fabric may pin beside it.
-fn memory(wanted: usize) -> Result<(usize, Option<u64>), Failure> {
+fn memory(wanted: usize, gateways: usize) -> Result<(usize, Option<u64>), Failure> {
     let limit = budget::limit();
     if limit == u64::MAX {
         return Ok((wanted.max(2 * pool::MOST), None));
     }
-    let half = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+    let share = limit / gateways.max(1) as u64;
+    let half = usize::try_from(share / 2).unwrap_or(usize::MAX);
     if half < 2 * pool::MOST {
-        let least = (4 * pool::MOST) >> 10;
+        let least = (4 * pool::MOST * gateways.max(1)) >> 10;
         return Err(Failure(format!(
             "{} KiB of memory may be locked, at least {least} KiB are needed: raise `ulimit -l`, \
              or LimitMEMLOCK of the service",
             limit >> 10
         )));
     }
-    Ok((wanted.clamp(2 * pool::MOST, half), Some(limit / 2)))
+    Ok((wanted.clamp(2 * pool::MOST, half), Some(share / 2)))
 }
 
 /// Listens, in the place of another gateway if that is wanted and there is one.
@@ -193,7 +213,7 @@ fn listen(fabric: &mut VerbsFabric, settings: &Settings) -> Result<(), Failure> 
     } else {
         None
     };
-    let deadline = Instant::now() + SUCCESSION;
+    let deadline = Instant::now() + HANDOVER_LIMIT;
     loop {
         match fabric.listen(address_of(at)) {
             Ok(()) => break,
@@ -218,7 +238,7 @@ impl Gateway {
     /// What is missing.
     pub fn new(settings: Settings, end: OwnedFd) -> Result<Self, Failure> {
         let address = address_of(settings.listen);
-        let (bytes, pinned) = memory(settings.memory)?;
+        let (bytes, pinned) = memory(settings.memory, settings.gateways)?;
         // A client that is gone is noticed after two seconds of tries.
         // Who calls has a receive buffer for the reply, and who does not fails his own queue pair in
         // seconds: send buffers are the fabric's, and he would keep them from all others.
@@ -265,14 +285,14 @@ impl Gateway {
             spans: Spans::default(),
             ends: BTreeMap::new(),
             control: None,
-            successor: None,
+            replacement: None,
             refused: BTreeMap::new(),
             refusals: BTreeMap::new(),
         })
     }
 
-    /// Tells its status to who connects to a socket of its user's, and gives its place to who connects
-    /// to another one.
+    /// Tells its status by a socket of its user's, and gives its place to a process that connects to
+    /// another one.
     ///
     /// # Errors
     /// There is no folder for them.
@@ -350,13 +370,13 @@ impl Gateway {
     fn sleep(&mut self, most_ms: i32) {
         let mut woken = false;
         let (entries, mut has_events, mut is_end) = (&mut self.entries, false, false);
-        let (mut is_asked, mut is_succeeded) = (false, false);
+        let (mut is_asked, mut is_replaced) = (false, false);
         self.set.wait(most_ms, |event| match event.name {
             WAKE => woken = true,
             MANAGER | DEVICE => has_events = true,
             END => is_end = true,
             CONTROL => is_asked = true,
-            HANDOVER | SUCCESSOR => is_succeeded = true,
+            HANDOVER | REPLACEMENT => is_replaced = true,
             name => {
                 let entry = entries.get_mut((name - FIRST) as usize).and_then(Option::as_mut);
                 if let Some(Entry::Open(client, _)) = entry {
@@ -371,7 +391,7 @@ impl Gateway {
         if let Some((control, _)) = self.control.as_ref().filter(|_| is_asked) {
             control.answer(|| self.status());
         }
-        if is_succeeded || self.successor.is_some() {
+        if is_replaced || self.replacement.is_some() {
             self.hand_over();
         }
         if is_end {
@@ -379,14 +399,14 @@ impl Gateway {
         }
     }
 
-    /// Makes place for a successor, ends when it listens, and listens again if it never does.
+    /// Makes place for a replacement, ends when it listens, and listens again if it never does.
     fn hand_over(&mut self) {
-        if let Some((other, deadline)) = self.successor.as_mut() {
+        if let Some((other, deadline)) = self.replacement.as_mut() {
             let said = other.said();
             if said == Said::Nothing && Instant::now() < *deadline {
                 return;
             }
-            self.successor = None;
+            self.replacement = None;
             if said == Said::Listens {
                 say!("sdp nfs gateway: another one has taken over");
                 return self.drain();
@@ -407,16 +427,16 @@ impl Gateway {
             }
             return;
         }
-        let asked = self.control.as_ref().and_then(|(_, handover)| handover.successor());
+        let asked = self.control.as_ref().and_then(|(_, handover)| handover.replacement());
         if let Some(mut other) = asked.filter(|_| self.drained.is_none()) {
             self.fabric.unlisten(address_of(self.settings.listen));
-            // The successor has sockets of these names.
+            // The replacement has sockets of these names.
             self.control = None;
-            let deadline = Instant::now() + SUCCESSION;
+            let deadline = Instant::now() + HANDOVER_LIMIT;
             // One that cannot be told or watched has ended, which is seen next.
             let _ = other.tell();
-            let _ = self.set.watch(other.descriptor(), SUCCESSOR);
-            self.successor = Some((other, deadline));
+            let _ = self.set.watch(other.descriptor(), REPLACEMENT);
+            self.replacement = Some((other, deadline));
         }
     }
 

@@ -195,9 +195,8 @@ impl Rig {
         let (end, theirs) = UnixStream::pair().unwrap();
         let allow = vec![allow.parse().unwrap()];
         let listen = SocketAddr::from((IP, port));
-        let (source, memory, silence, takeover) = (None, 8 << 20, LIMIT, false);
-        let settings =
-            Settings { listen, server, allow, source, memory, timeout, silence, takeover };
+        let usual = Settings::new(listen, server, allow);
+        let settings = Settings { memory: 8 << 20, timeout, silence: LIMIT, ..usual };
         let (told, is_open) = std::sync::mpsc::channel();
         let gateway = thread::spawn(move || {
             let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");

@@ -129,10 +129,8 @@ impl<C> Service<C> {
 fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
     let (end, theirs) = UnixStream::pair().unwrap();
     let allow = vec!["any".parse().unwrap()];
-    let (source, memory, timeout) = (None, 16 << 20, LIMIT);
-    let (silence, takeover) = (LIMIT, false);
-    let settings =
-        gateway::Settings { listen, server, allow, source, memory, timeout, silence, takeover };
+    let usual = gateway::Settings::new(listen, server, allow);
+    let settings = gateway::Settings { memory: 16 << 20, timeout: LIMIT, silence: LIMIT, ..usual };
     let (told, is_open) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
         let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");

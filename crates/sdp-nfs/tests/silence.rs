@@ -29,16 +29,11 @@ const IP: [u8; 4] = [10, 9, 0, 1];
 fn a_dead_client_is_noticed_and_its_connection_to_the_server_ends() {
     let network = Network::private().expect("memory for a network");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let settings = Settings {
-        listen: SocketAddr::from((IP, PORT)),
-        server: listener.local_addr().unwrap(),
-        allow: vec!["any".parse().unwrap()],
-        source: None,
-        memory: 8 << 20,
-        timeout: LIMIT,
-        silence: Duration::from_millis(200),
-        takeover: false,
-    };
+    let listen = SocketAddr::from((IP, PORT));
+    let server = listener.local_addr().unwrap();
+    let usual = Settings::new(listen, server, vec!["any".parse().unwrap()]);
+    let silence = Duration::from_millis(200);
+    let settings = Settings { memory: 8 << 20, timeout: LIMIT, silence, ..usual };
     let (end, theirs) = UnixStream::pair().unwrap();
     let (told, is_open) = std::sync::mpsc::channel();
     let gateway = thread::spawn(move || {
@@ -58,7 +53,7 @@ fn a_dead_client_is_noticed_and_its_connection_to_the_server_ends() {
         thread::yield_now();
     }
     let (mut server, _) = listener.accept().unwrap();
-    // It is asked whether it is there, and it is.
+    // The gateway asks whether the client is there, which is alive.
     server.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let asked = network.calls(Step::PostSend);
     assert!(server.read(&mut [0]).is_err(), "it ended with its client alive");

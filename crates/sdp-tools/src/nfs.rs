@@ -8,7 +8,9 @@ use std::{
     collections::BTreeMap,
     fmt::Write,
     net::{IpAddr, SocketAddr},
+    os::fd::{AsRawFd, OwnedFd},
     path::Path,
+    sync::mpsc::{self, Sender},
     time::Duration,
 };
 
@@ -16,6 +18,7 @@ use clap::{Args, Subcommand};
 use sdp_nfs::{
     allow::Network,
     control,
+    counts::Counts,
     gateway::{self, Gateway, Settings},
     notify, poll,
 };
@@ -49,16 +52,17 @@ pub struct GatewayOptions {
     /// export table often trusts
     #[arg(long, required = true, value_name = "NETWORK")]
     pub allow: Vec<Network>,
-    /// Listen on this address of an RDMA device [default: the first one that has an address]
+    /// Listen on this address of an RDMA device; repeat it for more [default: the first address that
+    /// a device has]
     #[arg(long, value_name = "ADDRESS[:PORT]")]
-    pub listen: Option<String>,
+    pub listen: Vec<String>,
     /// The NFS server, by TCP
     #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
     pub server: String,
     /// Connect to the server from this address, for which its export table can have lines of its own
     #[arg(long, value_name = "ADDRESS")]
     pub source: Option<IpAddr>,
-    /// Mebibytes of registered memory for transfers
+    /// Mebibytes of registered memory for transfers, for each address
     #[arg(long, value_name = "MIB", default_value_t = (gateway::MEMORY >> 20) as u32)]
     pub memory: u32,
     /// Replace the gateway that runs on this address: it stops listening, this one listens, and its
@@ -100,39 +104,130 @@ pub(crate) fn first_address(devices: &[devices::Device]) -> Option<IpAddr> {
     addresses.first().copied()
 }
 
-fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
-    let listen = match &options.listen {
-        Some(text) => address(text, gateway::PORT)?,
-        None => {
-            let first = first_address(&devices::devices(Path::new("/")));
-            let none = || Failure::new("no RDMA device has an address", "see `sdp doctor --nfs`");
-            SocketAddr::new(first.ok_or_else(none)?, gateway::PORT)
+/// Where a gateway listens, by its options.
+fn addresses(options: &GatewayOptions) -> Result<Vec<SocketAddr>, Failure> {
+    let mut all = Vec::new();
+    for text in &options.listen {
+        let one = address(text, gateway::PORT)?;
+        if all.contains(&one) {
+            return Err(Failure::new(one, "it is named twice"));
         }
-    };
-    let server = server_address(&options.server)?;
-    let settings = Settings {
-        listen,
-        server,
-        allow: options.allow.clone(),
-        source: options.source,
-        memory: (options.memory as usize) << 20,
-        timeout: gateway::TIMEOUT,
-        silence: gateway::SILENCE,
-        takeover: options.takeover,
-    };
-    let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
-    let failed = |e: gateway::Failure| Failure(e.0);
-    let mut gateway = Gateway::new(settings, end).map_err(failed)?;
+        all.push(one);
+    }
+    if all.is_empty() {
+        let first = first_address(&devices::devices(Path::new("/")));
+        let none = || Failure::new("no RDMA device has an address", "see `sdp doctor --nfs`");
+        all.push(SocketAddr::new(first.ok_or_else(none)?, gateway::PORT));
+    }
+    Ok(all)
+}
+
+/// A gateway that listens, and can be asked.
+fn open(settings: &Settings, end: &OwnedFd) -> Result<Gateway, gateway::Failure> {
+    let end = end.try_clone().map_err(|e| gateway::Failure(format!("signals: {e}")))?;
+    let mut gateway = Gateway::new(settings.clone(), end)?;
     if let Err(e) = gateway.offer_status() {
         crate::warn(format_args!("sdp nfs gateway: no socket for `sdp nfs stat`: {e}"));
     }
-    crate::print(&format!("listens on {listen} for the server {server}\n"));
-    if let Err(e) = notify::tell(notify::READY) {
-        crate::warn(format_args!("sdp nfs gateway: NOTIFY_SOCKET: {e}"));
+    Ok(gateway)
+}
+
+/// Waits until a device that was lost is there again; `None`: this process is to end before.
+fn reopen(settings: &Settings, end: &OwnedFd) -> Option<Gateway> {
+    let set = poll::Set::new().ok()?;
+    set.watch(end.as_raw_fd(), 0).ok()?;
+    let settings = Settings { takeover: false, ..settings.clone() };
+    loop {
+        let mut is_end = false;
+        set.wait(1000, |_| is_end = true);
+        if is_end {
+            return None;
+        }
+        if let Ok(gateway) = open(&settings, end) {
+            return Some(gateway);
+        }
     }
-    let served = gateway.run();
+}
+
+/// Serves one address until a signal ends it. One of several whose device is lost waits for it.
+fn serve(
+    settings: &Settings,
+    end: &OwnedFd,
+    told: &Sender<Result<(), gateway::Failure>>,
+) -> (Counts, Result<(), gateway::Failure>) {
+    let mut counts = Counts::default();
+    let mut gateway = match open(settings, end) {
+        Ok(gateway) => gateway,
+        Err(why) => {
+            let _ = told.send(Err(why));
+            return (counts, Ok(()));
+        }
+    };
+    let _ = told.send(Ok(()));
+    loop {
+        let served = gateway.run();
+        counts.add(&gateway.counts());
+        // Its sockets go before those of the next one come.
+        drop(gateway);
+        let Err(why) = served else { return (counts, Ok(())) };
+        if settings.gateways == 1 {
+            return (counts, Err(why));
+        }
+        crate::warn(format_args!("sdp nfs gateway: {}: {why}", settings.listen));
+        match reopen(settings, end) {
+            Some(opened) => gateway = opened,
+            None => return (counts, Ok(())),
+        }
+        crate::warn(format_args!("sdp nfs gateway: {} is listened on again", settings.listen));
+    }
+}
+
+fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
+    let listen = addresses(options)?;
+    let server = server_address(&options.server)?;
+    let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
+    let failed = |e: gateway::Failure| Failure(e.0);
+    let count = listen.len();
+    let each = listen.iter().map(|listen| Settings {
+        source: options.source,
+        memory: (options.memory as usize) << 20,
+        takeover: options.takeover,
+        gateways: count,
+        ..Settings::new(*listen, server, options.allow.clone())
+    });
+    let each: Vec<Settings> = each.collect();
+    let names: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
+    let (tell, told) = mpsc::channel();
+    let (counts, served) = std::thread::scope(|scope| {
+        let start = |settings| {
+            let (tell, end) = (tell.clone(), &end);
+            scope.spawn(move || serve(settings, end, &tell))
+        };
+        let threads: Vec<_> = each.iter().map(start).collect();
+        for _ in &threads {
+            if let Ok(Err(why)) = told.recv() {
+                // The threads of the other addresses have no clients yet.
+                crate::warn(format_args!("sdp nfs: {}", failed(why)));
+                std::process::exit(crate::status(1));
+            }
+        }
+        crate::print(&format!("listens on {} for the server {server}\n", names.join(", ")));
+        if let Err(e) = notify::tell(notify::READY) {
+            crate::warn(format_args!("sdp nfs gateway: NOTIFY_SOCKET: {e}"));
+        }
+        let (mut all, mut result) = (Counts::default(), Ok(()));
+        for thread in threads {
+            match thread.join() {
+                Ok((counts, served)) => {
+                    all.add(&counts);
+                    result = result.and(served);
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        (all, result)
+    });
     let mut out = String::new();
-    let counts = gateway.counts();
     let rules = sdp_rpcrdma::rule::Rule::ALL.iter().zip(counts.rules);
     let rules = rules.filter(|(_, count)| *count != 0).map(|(rule, count)| (rule.name(), count));
     for (name, count) in counts.named().into_iter().chain(rules) {
