@@ -44,6 +44,18 @@ macro_rules! violations {
                 }
             }
 
+            /// The bytes are not the message that is due: no header of their length, or another one's
+            /// number. A device that reports a message twice, or before its bytes, shows such ones.
+            pub const fn is_no_message(&self) -> bool {
+                matches!(
+                    self,
+                    Self::TooShort { .. }
+                        | Self::LengthMismatch { .. }
+                        | Self::ReservedMid { .. }
+                        | Self::MseqGap { .. }
+                )
+            }
+
             /// The section of `docs/spec/sdp.md` that states the broken rule.
             pub const fn section(&self) -> &'static str {
                 match self {

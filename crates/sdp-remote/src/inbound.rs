@@ -444,8 +444,10 @@ impl Inbound {
             match next {
                 Ok(Some(message)) => {
                     has_some = true;
-                    self.take_message(rx, message, carrier, shared)
-                        .map_err(|reason| break_off(shared, reason))?;
+                    if let Err(reason) = self.take_message(rx, message, carrier, shared) {
+                        self.give_up(shared, reason)?;
+                        break;
+                    }
                 }
                 Ok(None) => break,
                 Err(_) => {
@@ -462,6 +464,20 @@ impl Inbound {
             shared.set_ack(self.sink.ack(rx.posted()));
         }
         Ok(())
+    }
+
+    /// A message that cannot be taken. One that is not what is due ends the queue pair alone: it may
+    /// be the device's fault, and the carrier has what was not acknowledged.
+    #[cold]
+    fn give_up(&mut self, shared: &Shared, reason: Reason) -> Result<(), RecvError> {
+        match reason {
+            Reason::Message(violation) if violation.is_no_message() => {
+                self.is_drained = true;
+                shared.link_died();
+                Ok(())
+            }
+            _ => Err(break_off(shared, reason)),
+        }
     }
 
     fn take_message<R: ReceiveQueue>(

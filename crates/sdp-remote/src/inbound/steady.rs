@@ -10,7 +10,7 @@ use sdp_proto::{
 };
 use sdp_rdma::fabric::{ReceiveQueue, Received, Scatter};
 
-use super::{Entry, Inbound, ReceiveContext, RecvError, break_off};
+use super::{Entry, Inbound, ReceiveContext, RecvError};
 use crate::{Carrier, Reason};
 
 impl Inbound {
@@ -63,7 +63,7 @@ impl Inbound {
         let next = if is_first { rx.poll_receive() } else { Ok(rx.poll_another()) };
         let Ok(Some(message)) = next else { return Ok(None) };
         let taken = self.take_plain(rx, message, &*io.carrier, io.shared, sink);
-        taken.map_err(|reason| break_off(io.shared, reason))
+        taken.or_else(|reason| self.give_up(io.shared, reason).map(|()| None))
     }
 
     #[inline]
