@@ -15,7 +15,7 @@ PORT = 6379
 VALUE = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(20_000))
 # The server's user, and the client's.
 USERS = ("redis", "nobody")
-# So often a test is played whose lanes were lost: the machines share a host, and one that stands still for 300 ms does not
+# So often a test is played whose lanes were lost: the machines share a host, and one that stands still for 600 ms does not
 # acknowledge what soft-RoCE sends again.
 PLAYS = 3
 

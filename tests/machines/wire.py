@@ -44,7 +44,7 @@ RESUMED = 131_072 + SLACK
 
 class LanesLost(AssertionError):
     """Too little went over queue pairs. Some were lost, and a machine stood still: both share a host, and one that does so
-    for 300 ms does not acknowledge what soft-RoCE sends again."""
+    for 600 ms does not acknowledge what soft-RoCE sends again."""
 
 
 def undisturbed(test):

@@ -61,11 +61,11 @@ pub struct Reads {
 }
 
 impl Times {
-    /// A try lasts 67 ms, and a dead path is reported after half a second; a missing receive buffer
-    /// costs 0.64 ms. Shorter tries end while an honest acknowledgement is on its way from a busy
+    /// A try lasts 134 ms, and a dead path is reported after 0.9 s; a missing receive buffer costs
+    /// 0.64 ms. Shorter tries end while an honest acknowledgement is on its way from a busy
     /// machine; then soft-RoCE sends all again, and seldom carries out a request twice.
     pub const USUAL: Self =
-        Self { ack_timeout: 14, retries: 6, min_rnr_timer: 12, rnr_retries: 7, reads: 4 };
+        Self { ack_timeout: 15, retries: 6, min_rnr_timer: 12, rnr_retries: 7, reads: 4 };
 }
 
 fn bytes_of<T>(value: &T) -> *const u8 {

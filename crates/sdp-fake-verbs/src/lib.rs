@@ -10,7 +10,7 @@
 //! events, cut the road, take a device away, and count the objects that are still there
 //! ([`Network::live`]).
 //!
-//! It lacks time: a dead peer is reported at once, where a device tries again for some 140 ms. A READ
+//! It lacks time: a dead peer is reported at once, where a device tries again for a while. A READ
 //! of another process's memory is a system call, which the kernel allows between processes of one
 //! user; bytes of a WRITE are there once that process has taken a completion.
 

@@ -33,7 +33,7 @@ use spill::Spill;
 /// Messages with payload that can be posted and not acknowledged.
 pub const KEPT_MAX: usize = 32;
 /// So long posted work may be without completion.
-const SILENT_NS: u64 = 300_000_000;
+const SILENT_NS: u64 = 600_000_000;
 /// So long messages may be posted without a completion.
 const UNWATCHED_NS: u64 = 50_000_000;
 /// Every how many messages one asks for a completion. Those behind the last one are watched by a probe, if the peer
@@ -571,7 +571,7 @@ impl Outbound {
         }
     }
 
-    /// Posted work has not completed for 300 ms: the queue pair is taken for dead. Part of [`Outbound::tend`]; true if
+    /// Posted work has not completed for 600 ms: the queue pair is taken for dead. Part of [`Outbound::tend`]; true if
     /// it was so.
     pub fn watch(&mut self, shared: &Shared, now: u64) -> bool {
         let is_silent =
