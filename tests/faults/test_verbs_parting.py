@@ -15,6 +15,7 @@ from .test_verbs import ADDRESSES, LIMIT_S, PORT, by_sdp, built, hosts, pytestma
 __all__ = ["built", "hosts", "pytestmark"]
 PROGRAM = Path(__file__).parent / "programs" / "parting.py"
 STREAMS = PROGRAM.with_name("streams.py")
+ASKED = PROGRAM.with_name("asked.py")
 PLAYS = int(os.environ.get("SDP_TEST_PLAYS", "6"))
 WHOLE = 60 * 1024 + 256 * 1024
 WAYS = "close", "shutdown", "linger", "exit", "kill"
@@ -90,3 +91,21 @@ def test_all_carriers_are_kept_at_once(hosts, how):
     assert client.returncode == 0, err
     looks = sum("tv_nsec=500000}" in line for line in traced.read_text().splitlines())
     assert 20 <= looks <= most, looks
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("settings", [(), EAGER], ids=["default", "eager"])
+def test_a_client_that_parts_before_it_answers(hosts, settings):
+    """The server has asked for the stream's way back to TCP; the client's first call behind that sends, and its last one parts.
+    A shutdown of what there is not is refused, and ends nothing."""
+    ways = "close", "shutdown", "refused", "exit", "close"
+    server = hosts.start(0, "server", "serve", PORT, len(ways), program=ASKED, settings=settings)
+    hosts.listens()
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *ways, program=ASKED, settings=settings)
+    _, err = client.communicate(timeout=LIMIT_S)
+    assert (client.returncode, err) == (0, "")
+    out, err = server.communicate(timeout=LIMIT_S)
+    assert (server.returncode, err) == (0, "")
+    assert json.loads(out) == [["the last words of a client", "end"]] * len(ways)
+    server = json.loads((hosts.path / "server.json").read_text())
+    assert server["fabrics"]["verbs"] >= len(ways) - 1 and server["demotions"]["low-watermark"] > 0, server

@@ -163,6 +163,8 @@ pub struct Outbound {
     silence: Silence,
     /// The connection is about to end: nothing is said of its queue pair any more.
     closes: bool,
+    /// The kernel has all, and the end of the stream follows: LEAVE gets no answer any more.
+    has_finished: bool,
     /// Our PROOF of this meeting was written.
     is_proof_written: bool,
     partial: Option<Partial>,
@@ -240,6 +242,7 @@ impl Outbound {
             says: 0,
             silence: Silence::new(),
             closes: false,
+            has_finished: false,
             is_proof_written: false,
             partial: None,
             leave: Leave::No,

@@ -45,6 +45,7 @@ impl Outbound {
     pub(crate) fn must_answer(&self, shared: &Shared) -> bool {
         shared.peer_leaves()
             && !self.must_hold
+            && !self.has_finished
             && matches!(self.producer.lane(), Lane::Kernel | Lane::Sdp)
     }
 }

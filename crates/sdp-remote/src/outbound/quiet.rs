@@ -62,7 +62,9 @@ impl Outbound {
         self.catch_up(io)?;
         self.acknowledge(io);
         self.to_kernel();
-        self.flush(io)
+        self.flush(io)?;
+        self.has_finished = !self.is_held();
+        Ok(())
     }
 
     /// Tells the peer what this end has taken, if it does not know that. False: not now.

@@ -619,6 +619,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> Call {
     if elsewhere::is(fd) {
         return Call::Pass;
     }
+    if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
+        return Call::Pass; // EINVAL
+    }
     let Some(conn) = ConnGuard::new(fd, Half::Send) else { return Call::Pass };
     if hosts::is_guarded(&conn) {
         if how != libc::SHUT_RD && !hosts::finish(&conn, fd, false) {

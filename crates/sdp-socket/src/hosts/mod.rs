@@ -765,6 +765,8 @@ pub(crate) fn finish(conn: &Conn, fd: c_int, closes: bool) -> bool {
     if !is_guarded(conn) || conn.has(Limits::Hostile) || is_plain(conn) {
         return true;
     }
+    // LEAVE that has come is answered first: of a stream that has ended the peer could give nothing back.
+    look(conn);
     let end = monotonic_ns() + CLOSE_NS;
     let mut held_until = None;
     let mut is_widened = false;
