@@ -266,6 +266,53 @@ def test_killed_peer(net, artifacts, user):
     assert b"ended" in client.output()
 
 
+# In a namespace of processes of its own.
+ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+@pytest.mark.parametrize("tunables", [{}, ALWAYS], ids=["earned", "always"])
+@pytest.mark.parametrize("user", [CLIENT, SERVER])
+@pytest.mark.parametrize("alone", ["killed", "survivor", "both"])
+@pytest.mark.parametrize("way", ["inside", "direct"])
+def test_unread_of_a_killed_peer(net, artifacts, way, alone, user, tunables):
+    """Ends in different namespaces of processes, one of which may not see the other: what the killed one had sent is read to its
+    last byte, and then the end; nobody waits for it."""
+    play = Play(net, artifacts)
+    # As root, or it could not make the namespace: the command behind it changes the user.
+    hidden = [*ALONE, *words(SERVER)] if alone != "survivor" else []
+    space, address = (net.b, "127.0.0.1") if way == "inside" else (net.a, WAYS[way][0])
+    server = play.start(net.b, "root" if hidden else SERVER, play.script("leaves", "0.0.0.0", SERVED, 30000), tunables, hidden)
+    net.b.until_listening(SERVED)
+    hidden = [*ALONE, *words(user)] if alone != "killed" else []
+    client = play.start(space, "root" if hidden else user, play.script("rest", address, SERVED, 30000), tunables, hidden)
+    wait_until(lambda: b"sent" in server.output(), "bytes", LIMIT_S)
+    (play.dir / "go").touch()
+    server.wait(LIMIT_S)
+    (play.dir / "killed").touch()
+    report = play.end(client)
+    assert share(report) >= SHARE, report.raw
+    assert b"ended" in client.output()
+
+
+@pytest.mark.parametrize("alone", ["giver", "taker"])
+def test_hand_over_from_elsewhere(net, artifacts, alone):
+    """A process may have the descriptors of one of its user that has no id here: the bytes of an exec go back through the sender's socket,
+    and need no relay."""
+    play = Play(net, artifacts)
+    within = {"giver": [], "taker": [], alone: [*ALONE, *words(SERVER)]}
+    users = {one: "root" if hidden else SERVER for one, hidden in within.items()}
+    argv = play.script("hands", "127.0.0.1", SERVED, 30000)
+    server = play.start(net.b, users["taker"], argv, ALWAYS, within["taker"])
+    net.b.until_listening(SERVED)
+    argv = play.script("gives", "127.0.0.1", SERVED, 30000)
+    client = play.start(net.b, users["giver"], argv, ALWAYS, within["giver"])
+    wait_until(lambda: b"sent" in client.output(), "bytes", LIMIT_S)
+    (play.dir / "go").touch()
+    reports = [play.end(client), play.end(server)]
+    check_met(net, *reports)
+    assert client.output().split()[2] == server.output().split()[1], "it goes on in a relay"
+
+
 PROOF = {**ALWAYS, "rendezvous_trust": "proof"}
 
 

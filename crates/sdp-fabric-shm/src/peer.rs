@@ -40,6 +40,8 @@ pub const MAX_PEERS: usize = 1024;
 /// Of them those of other users, and those of any one of these: each may cost a descriptor.
 const MAX_STRANGERS: usize = 512;
 const MAX_OF_A_STRANGER: usize = 256;
+/// Processes with an id here of which a descriptor is kept: of those beyond the id has to do.
+const MAX_LIVES: usize = 64;
 
 /// Names an entry of the table. Copies do not count as users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +91,8 @@ struct Entry {
     page: Option<Mapped>,
     /// The directory of its descriptors.
     files: Option<Hidden>,
-    /// A pidfd of it, if it has no id here or was met across network namespaces: readable when it has ended.
+    /// A pidfd of it, if it is another user's, has no id here or was met across network namespaces: readable when it
+    /// has ended.
     life: Option<Hidden>,
 }
 
@@ -283,6 +286,8 @@ impl PeerTable {
         let is_one_too_many = || {
             doors(|_, _| true) >= MAX_STRANGERS || doors(|one, two| one == two) >= MAX_OF_A_STRANGER
         };
+        let lives = used.iter().filter(|entry| entry.users > 0 && entry.life.is_some()).count();
+        let keeps_life = info.pid == 0 || lives < MAX_LIVES;
         let index = match known {
             Some(index) => index,
             None if !info.trusted && is_one_too_many() => return Err(Refusal::NoDescriptors),
@@ -310,7 +315,7 @@ impl PeerTable {
             entry.files = Hidden::new(files, min).ok();
             fresh[1] = entry.files.as_ref().map(Hidden::raw);
         }
-        if entry.life.is_none() {
+        if entry.life.is_none() && keeps_life {
             entry.life = info.life.take().and_then(|life| Hidden::new(life, 0).ok());
             fresh[2] = entry.life.as_ref().map(Hidden::raw);
         }
@@ -502,6 +507,14 @@ impl PeerTable {
         let _in_use = InUse::begin();
         let life = self.lock().entry(id)?.life.as_ref().filter(|life| life.is_ours())?.raw();
         Some(sys_pid::ends_within(life, within_ms))
+    }
+
+    /// Its descriptor `number`, by the descriptor of the process that its meeting brought, if we may have it. `None`:
+    /// there is none.
+    pub fn descriptor_of(&self, id: PeerId, number: u32) -> Option<Result<OwnedFd, Errno>> {
+        let _in_use = InUse::begin();
+        let life = self.lock().entry(id)?.life.as_ref().filter(|life| life.is_ours())?.raw();
+        Some(sys_pid::descriptor_in(life, number))
     }
 
     /// Whether a peer process holds that socket as its descriptor `number`, by the kernel's word, and the socket is of

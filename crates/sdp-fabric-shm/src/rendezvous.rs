@@ -696,10 +696,10 @@ fn check_packet(
     let doorbell = take(&mut packet, next, sender.has_doorbell)?;
     let doorbell_page =
         take(&mut packet, next + usize::from(sender.has_doorbell), sender.has_doorbell_page)?;
-    let party = Party::here(socket.raw(), credentials.uid)?;
-    // A process that this one cannot ask after by its id.
-    let is_unseen = credentials.pid == 0;
-    let life = if is_unseen { unix::peer_process(socket.raw()).ok() } else { None };
+    // Of an equal in our namespace of processes one is opened when it is asked for.
+    let has_life = !trusted || credentials.pid == 0;
+    let life = if has_life { unix::peer_process(socket.raw()).ok() } else { None };
+    let party = Party::of(credentials.uid, life.as_ref(), false)?;
     let peer = PeerInfo {
         pid: credentials.pid,
         uid: credentials.uid,

@@ -74,8 +74,12 @@ pub fn effective_user() -> Result<u32, Errno> {
 
 /// Duplicates descriptor `number` of process `pid` into this process, if we may.
 pub fn descriptor_of(pid: i32, number: u32) -> Result<OwnedFd, Errno> {
-    let process = owned(kernel::pidfd_open(pid))?;
-    owned(kernel::pidfd_getfd(process.raw(), number))
+    descriptor_in(owned(kernel::pidfd_open(pid))?.raw(), number)
+}
+
+/// [`descriptor_of`] for the process that a pidfd names.
+pub fn descriptor_in(process: i32, number: u32) -> Result<OwnedFd, Errno> {
+    owned(kernel::pidfd_getfd(process, number))
 }
 
 /// Ends the process at once: no handlers, nothing flushed.

@@ -4,7 +4,8 @@ Usage: across.py serve ADDRESS PORT blocking|late|epoll|fork CONNECTIONS | acros
        across.py relay ADDRESS PORT TO TO-PORT | across.py last ADDRESS PORT SIZE | across.py often ADDRESS PORT CONNECTIONS
        across.py late ADDRESS PORT waits|zerocopy|timestamps | across.py leave ADDRESS PORT exit|exec
        across.py cut ADDRESS PORT MESSAGES | across.py stream ADDRESS PORT blocking|epoll
-       across.py flow ADDRESS PORT blocking|epoll
+       across.py flow ADDRESS PORT blocking|epoll | across.py leaves ADDRESS PORT SIZE | across.py rest ADDRESS PORT SIZE
+       across.py hands ADDRESS PORT SIZE | across.py reads NUMBER SIZE | across.py gives ADDRESS PORT SIZE
 A message is its length in four bytes, and bytes that its number chooses. A late server accepts when the file `go` is there. The server ends after so many connections.
 """
 
@@ -12,6 +13,7 @@ import ctypes
 import hashlib
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -140,6 +142,72 @@ def last(address, port, size):
         except ConnectionResetError:
             pass
     print("ended")
+
+
+# Messages by which ends meet, and move most of what they move by their lane.
+WARM_UP = 1500
+
+
+def leaves(address, port, size):
+    """A server that gives some messages back, sends so many bytes that nobody reads yet, and kills itself when the file `go` is there."""
+    with socket.create_server((address, int(port))) as listener:
+        sock = listener.accept()[0]
+    for _ in range(WARM_UP):
+        sock.sendall(exactly(sock, 1000))
+    sock.sendall(content(7, int(size)))
+    print("sent", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rest(address, port, size):
+    """Its client, which reads them when it has been killed, and then the end of the stream, or a reset."""
+    with socket.create_connection((address, int(port))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(WARM_UP):
+            sock.sendall(content(number, 1000))
+            assert exactly(sock, 1000) == content(number, 1000), f"message {number} came back changed"
+        while not os.path.exists("killed"):
+            time.sleep(0.01)
+        assert exactly(sock, int(size)) == content(7, int(size)), "bytes are missing, or changed"
+        try:
+            assert exactly(sock, 1) == b""
+        except ConnectionResetError:
+            pass
+    print("ended")
+
+
+def hands(address, port, size):
+    """A server that executes another image when so many bytes are unread."""
+    with socket.create_server((address, int(port))) as listener:
+        sock = listener.accept()[0]
+    for _ in range(WARM_UP):
+        sock.sendall(exactly(sock, 1000))
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    sock.set_inheritable(True)
+    os.execv(sys.executable, [sys.executable, __file__, "reads", str(sock.fileno()), size])
+
+
+def reads(number, size):
+    """That image: the bytes, an answer, and whose they are by the kernel's word."""
+    sock = socket.socket(fileno=int(number))
+    assert exactly(sock, int(size)) == content(7, int(size)), "bytes are missing, or changed"
+    sock.sendall(b".")
+    print("from", sock.getpeername()[1])
+
+
+def gives(address, port, size):
+    """Its client."""
+    with socket.create_connection((address, int(port))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(WARM_UP):
+            sock.sendall(content(number, 1000))
+            assert exactly(sock, 1000) == content(number, 1000), f"message {number} came back changed"
+        sock.sendall(content(7, int(size)))
+        print("sent from", sock.getsockname()[1], flush=True)
+        assert exactly(sock, 1) == b"."
 
 
 PIECES, PIECE = 1000, 4096
@@ -322,4 +390,4 @@ def relay(address, port, to, to_port):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "ask": ask, "last": last, "often": often, "cut": cut, "stream": stream, "flow": flow, "late": late, "leave": leave, "relay": relay}[sys.argv[1]](*sys.argv[2:])
+    globals()[sys.argv[1]](*sys.argv[2:])

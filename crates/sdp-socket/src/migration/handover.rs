@@ -771,8 +771,7 @@ fn peer_socket(conn: &Conn, fd: i32) -> Option<OwnedFd> {
         return None;
     }
     let number = conn.link()?.peer().socket().checked_sub(1)?;
-    let pid = conn.peer_pid()?;
-    let socket = sdp_sys::pid::descriptor_of(pid, number).ok()?;
+    let socket = conn.peer_descriptor(number)?;
     let tuple = conn.name(fd)?;
     let peer = identity::diag(&tuple.reversed()).ok()??;
     (peer.inode != 0 && fd::inode(socket.raw()).ok()? == peer.inode).then_some(socket)

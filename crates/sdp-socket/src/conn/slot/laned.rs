@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use sdp_fabric_shm::peer::PeerId;
-use sdp_sys::section;
+use sdp_sys::{OwnedFd, section};
 
 use super::{Conn, LIVE, Stage};
 use crate::process;
@@ -50,6 +50,16 @@ impl Conn {
             0 => self.peer_pid().is_some_and(sdp_sys::pid::is_dead),
             _ => self.peer_pid().is_some_and(sdp_sys::pid::has_ended_or_is_about_to),
         })
+    }
+
+    /// A descriptor of the peer process, if this one may have it.
+    pub(crate) fn peer_descriptor(&self, number: u32) -> Option<OwnedFd> {
+        let _section = section::Guard::enter();
+        let id = PeerId::from_word(self.peer.load(Ordering::Relaxed));
+        match id.and_then(|id| process::peers().descriptor_of(id, number)) {
+            Some(found) => found.ok(),
+            None => sdp_sys::pid::descriptor_of(self.peer_pid()?, number).ok(),
+        }
     }
 
     /// The peer process's id, if known.
