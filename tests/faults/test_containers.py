@@ -314,6 +314,8 @@ def test_hand_over_from_elsewhere(net, artifacts, alone):
 
 
 PROOF = {**ALWAYS, "rendezvous_trust": "proof"}
+DISTURBS = {"removed", "crowded"}
+UNMET = {"peer-not-listening", "peer-refused", "untrusted-peer", "no-meeting-place"}
 
 
 @pytest.mark.parametrize("tunables", [ALWAYS, PROOF], ids=["group", "proof"])
@@ -354,6 +356,52 @@ def test_process_between(net, artifacts):
     assert any("protocol-violation" in report.raw["reasons"] for report in reports)
     for report in reports:
         assert report.sdp_bytes == 0, report.raw
+
+
+@pytest.mark.parametrize("tunables", [ALWAYS, PROOF], ids=["group", "proof"])
+@pytest.mark.parametrize("how", ["silent", "closed", "garbage", "echoed", "later", "removed", "crowded"])
+def test_squatter(net, artifacts, how, tunables):
+    """A process in the directory that sits at names, removes them or crowds them keeps ends from meeting, and that is all: it sees no
+    payload, each byte arrives, nobody waits for it, and the next connection without it meets."""
+    play = Play(net, artifacts)
+    argv = [python(), artifacts.programs / "squatter.py", how, net.directory, content(1, 700).hex()]
+    squatter = Program(argv, play.dir / "squatter.log", stdin=subprocess.PIPE)
+    server = play.serve("late", 2, tunables)
+    client = play.start(net.a, CLIENT, play.script("asks", *WAYS["direct"], 2000, 700), tunables)
+    wait_until(lambda: b"found" in squatter.output(), "a name", LIMIT_S)
+    (play.dir / "go").touch()
+    report = play.end(client)
+    squatter.process.stdin.close()
+    assert squatter.wait(LIMIT_S) == 0, squatter.output()
+    _, met, _, seen = squatter.output().split()[-4:]
+    assert int(met) > 0 and int(seen) == 0, squatter.output()
+    # Who only disturbs may be too slow for a later attempt.
+    assert report.sdp_bytes == 0 or how in DISTURBS, report.raw
+    assert report.sdp_bytes or report.raw["reasons"].keys() & UNMET, report.raw
+    last = play.end(play.ask("direct", 3000, 700, tunables))
+    assert share(last) >= SHARE, last.raw
+    play.end(server)
+    assert net.names() == [], "names of meetings that are over"
+
+
+def test_full_directory(net, artifacts):
+    """A directory that others have filled is as none, with its reason; nothing waits, and no byte is missing."""
+    play = Play(net, artifacts)
+    place = play.dir / "place"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1733,nr_inodes=8", "none", place], check=True)
+    try:
+        for number in range(7):
+            (place / str(number)).touch()
+        play.directory = place
+        server = play.serve("epoll", 1, ALWAYS)
+        reports = [play.end(play.ask("direct", 2000, 700, ALWAYS)), play.end(server)]
+    finally:
+        subprocess.run(["umount", place], check=True)
+    for report in reports:
+        assert report.sdp_bytes == 0 and report.raw["connections"]["tcp"] == 1, report.raw
+    named = {word for report in reports for word in report.raw["reasons"]}
+    assert named & {"no-meeting-place", "no-memory"}, named
 
 
 # Of the client's packets those behind the handshake.

@@ -128,6 +128,21 @@ def ask(address, port, messages, size):
     print("well")
 
 
+def asks(address, port, messages, size):
+    """[`ask`] whose first messages are sent at once, before the other end takes the connection."""
+    early = 10
+    with socket.create_connection((address, int(port))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent = [struct.pack(">I", int(size)) + content(number, int(size)) for number in range(int(messages))]
+        for message in sent[:early]:
+            sock.sendall(message)
+        for number, message in enumerate(sent):
+            assert exactly(sock, len(message)) == message, f"message {number} came back changed"
+            if number + early < len(sent):
+                sock.sendall(sent[number + early])
+    print("well")
+
+
 def last(address, port, size):
     """A client whose server is killed: it gets the messages back that were answered, and then the end of the stream, or a reset."""
     with socket.create_connection((address, int(port))) as sock:
