@@ -358,7 +358,7 @@ pub(super) const SUITES: &[Suite] = &[
     )),
     app(
         "services",
-        "units of the distribution, as they are shipped, under a systemd of their own",
+        "units of the distribution under a systemd of their own; containers of crun",
         "tests/services",
         &["systemctl", "unshare", "nsenter", "setpriv", "redis-server", "redis-benchmark"],
     ),
