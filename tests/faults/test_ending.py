@@ -57,11 +57,13 @@ def test_peer_gone_while_asleep(how, wait):
 @pytest.mark.parametrize("env", [{}, EAGER], ids=["earned", "eager"])
 @pytest.mark.parametrize("how", ["kill", "exit", "shutdown"])
 def test_peer_gone_behind_unread_bytes(how, env):
-    """The end is an edge of its own, and beside the bytes a level-triggered set says RDHUP as often as it is asked."""
+    """The end is an edge of its own, once and with RDHUP, and beside the bytes a level-triggered set says that as often as it is
+    asked."""
     seen = both("ending", "behind_unread_bytes", how, env=env).seen
     hup = select.EPOLLIN | select.EPOLLRDHUP
     assert seen["edge"][:2] == [[select.EPOLLIN]] * 2, seen
     assert seen["level rdhup"][1:4] == [[hup], 100, [hup]], seen
+    assert seen["edge rdhup"] == [[select.EPOLLIN], [hup], 100, [], 0], seen
 
 
 @pytest.mark.parametrize("seed", seeds(6))

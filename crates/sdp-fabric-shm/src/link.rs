@@ -34,7 +34,7 @@ mod wakeups;
 
 use sdp_shm::{
     layout::{ArmLine, Half, Segment},
-    ring::{ALIGN, Record},
+    ring::{ALIGN, PLAIN_HEADER, Record, checked_origin, fast_record, record_bytes},
 };
 
 use crate::endpoint::{ShmRx, ShmTx};
@@ -119,6 +119,19 @@ impl ShmLink {
     #[inline(always)]
     pub fn half(&self, half: usize) -> ShmHalf<'_> {
         ShmHalf::new(self.segment.half(half), self.segment.ring_bytes())
+    }
+
+    /// The identifier of the last message in the ring of half `half`, which has been taken up to `head`, if that message is a
+    /// header alone. A hint: the bytes of a longer one may look like that, and they are the peer's.
+    pub fn last_message(&self, half: usize, head: u64) -> Option<u8> {
+        let tail = self.half(half).position(What::Bytes);
+        let at = tail.wrapping_sub(record_bytes(PLAIN_HEADER) as u64);
+        if (tail | head) & MISALIGNED != 0 || at < head || at > tail {
+            return None;
+        }
+        let origin = checked_origin(self.segment, half, 0, head)?;
+        let found = fast_record(self.segment, half, origin, at, tail)?;
+        (found.record.len as usize == PLAIN_HEADER).then_some(found.header[0] as u8)
     }
 
     /// This end.

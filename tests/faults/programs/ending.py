@@ -173,10 +173,11 @@ def behind_unread_bytes(how):
             # A killed peer's wake bytes may make its FIN a reset, which has two bits more.
             return [bits & (select.EPOLLIN | select.EPOLLRDHUP) for _, bits in held.poll(limit_s)]
 
-        def wait_for_end(events=events):
-            """A peer that shuts down says so in its ring, too: bytes and the end may be an edge each."""
+        def wait_for_end(name=name):
+            """A level-triggered set asks the kernel for the end of a peer that says nothing in its ring now and then only."""
             told = wait(0.5)
-            return wait(0.5) if told == [select.EPOLLIN] and events & select.EPOLLRDHUP else told
+            is_late = how != "shutdown" and name == "level rdhup" and told == [select.EPOLLIN]
+            return wait(0.5) if is_late else told
 
         told = [wait(8)]
         if how == "kill":
@@ -186,7 +187,7 @@ def behind_unread_bytes(how):
         until = time.monotonic() + 8
         while "RDHUP" not in ends.readiness(sock) and time.monotonic() < until:
             time.sleep(0.001)
-        told += [wait_for_end(), len(sock.recv(1000)), wait(0) if "level" in name else None, len(sock.recv(1000))]
+        told += [wait_for_end(), len(sock.recv(1000)), wait(0), len(sock.recv(1000))]
         os.close(tell)
         if how != "kill":
             ends.reap(child)

@@ -45,6 +45,11 @@ pub(crate) fn view(conn: &Conn, half: ShmHalf<'_>) -> Option<View> {
     })
 }
 
+/// Of the receiving half: everything in the ring before this was taken.
+pub(crate) fn head(conn: &Conn) -> Option<u64> {
+    Some(conn.row()?.sink.words.first()?.load(Ordering::Relaxed))
+}
+
 impl View {
     /// A message is in the ring: a receive call would act on it without asking the kernel.
     pub(crate) fn has_bytes(&self) -> bool {

@@ -17,12 +17,13 @@
 //!
 //! # Files
 //! The mirror, and the events that other rooms report: [`crate::wake::interest`]. `copies`: errors
-//! that are none. `inherited`: sets that a fork child has from its parent. `nested`: sets that are
+//! that are none. `end`: the end beside the last bytes. `inherited`: sets that a fork child has from its parent. `nested`: sets that are
 //! waited for themselves. `once`: registrations with ONESHOT. `order`: which events a wait reports
 //! first. `pause`: a look before it sleeps. `room`: senders that wait for room. `wait`:
 //! `epoll_wait`. Here: `epoll_create` and `epoll_ctl`.
 
 mod copies;
+mod end;
 mod inherited;
 mod nested;
 mod once;

@@ -7,7 +7,7 @@ use sdp_stats::Counter;
 use sdp_sys::{errno::Errno, pid::is_single_threaded, sys, time::monotonic_ns};
 
 use super::{
-    copies, inherited,
+    copies, end, inherited,
     once::{disable_in_kernel, enable_in_kernel},
     order::{BATCH, Bits, Output, Room, collect_bits, take_bits},
     pause::{MERGE_AFTER_NS, plan_spin, spin_on_doorbell},
@@ -26,7 +26,7 @@ use crate::{
     wake::{
         arming, doorbell,
         interest::{
-            self, ALWAYS, ET, EXCLUSIVE, IN, IN_KIND, ONESHOT, OUT, RDHUP, foreign,
+            self, ALWAYS, ET, EXCLUSIVE, End, IN, IN_KIND, ONESHOT, OUT, RDHUP, foreign,
             mirror::{ANY_BY_CARRIER, Mirror, NONE, REGISTRATIONS, Registration, Set, with},
             signal_own_sets, stale, tell_of_consumed,
         },
@@ -509,14 +509,7 @@ fn verify(m: &mut Mirror, at: u32, out: &mut Output<'_>) {
         }
     }
     if events != 0 {
-        if (reg.knows_end || reg.events & ONESHOT != 0 && reg.events & RDHUP != 0)
-            && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
-        {
-            // The kernel would have reported the end beside the bytes. Of a disabled registration
-            // it is to report nothing more.
-            let over = carrier::readiness(reg.fd, libc::POLLRDHUP) as u16;
-            events |= u32::from(over) & (ALWAYS | RDHUP) & (reg.events | ALWAYS);
-        }
+        events |= end::beside(m, at, &reg, conn);
         out.push(events, reg.data, at);
         if reg.events & ONESHOT != 0 {
             if let Some(reg) = m.reg(at) {
@@ -797,16 +790,21 @@ fn verify_kernel(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u3
 /// Notes the cursor of what a kernel event reports. True: an edge has reported it before. The end
 /// behind bytes that nobody has read is new all the same: a peer that is killed or exits says
 /// nothing in its ring, and the kernel says this once.
-fn is_old_edge(m: &mut Mirror, at: u32, cursor: u64, is_kernels: bool) -> bool {
+fn is_old_edge(m: &mut Mirror, at: u32, conn: &Conn, cursor: u64, is_kernels: bool) -> bool {
     let Some(reg) = m.reg(at) else { return false };
     let before = core::mem::replace(&mut reg.reported, cursor);
-    if reg.events & ET == 0 || before != cursor || is_kernels {
+    if reg.events & ET == 0 || before != cursor {
         return false;
     }
-    let is_end = !reg.knows_end
+    if is_kernels || end::is_last_in_ring(conn) {
+        return end::is_last_in_ring(conn);
+    }
+    let is_end = reg.end == End::Open
         && table::entry(reg.fd) == Some(Entry::Conn(reg.conn))
         && carrier::is_over(reg.fd);
-    reg.knows_end |= is_end;
+    if is_end {
+        reg.end = End::Known;
+    }
     !is_end
 }
 
@@ -871,16 +869,15 @@ fn verify_enabled(m: &mut Mirror, at: u32, reg: &Registration, events: u32) -> u
             // meanwhile. Nothing is lost: a later message makes a new event.
             pass &= !IN_KIND;
         } else if let Some(cursor) = verified.cursor {
-            if is_old_edge(m, at, cursor, verified.is_kernels) {
+            if is_old_edge(m, at, conn, cursor, verified.is_kernels) {
                 pass &= !IN_KIND;
             }
             // Looked at again by the next wait, which arms it when all has been taken.
             m.push_ready(at);
         }
-    } else if events & over != 0
-        && let Some(reg) = m.reg(at)
-    {
-        reg.knows_end = true;
+    } else if events & over != 0 && end::is_told(m, at, conn, events) {
+        conn.release(Half::Receive);
+        return 0;
     }
     pass = all_of(m, at, reg, conn, pass, || readiness::look(conn).cursor());
     if events & libc::EPOLLHUP as u32 != 0 && conn.has_pending_error() && hosts::is_guarded(conn) {

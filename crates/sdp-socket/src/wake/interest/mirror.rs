@@ -14,7 +14,7 @@ use libc::epoll_event;
 use sdp_sys::{kernel, section, tls};
 
 use super::{
-    ET, IN, ONESHOT, OUT,
+    ET, End, IN, ONESHOT, OUT,
     stale::{self, Owner, StaleData},
 };
 use crate::{
@@ -70,8 +70,7 @@ pub(crate) struct Registration {
     pub(crate) is_kernels: bool,
     /// Edge: an event of the kernel's has not been verified, because another thread was at work on the connection.
     pub(crate) is_unjudged: bool,
-    /// The kernel's word of the end has been passed on: it belongs to each further event.
-    pub(crate) knows_end: bool,
+    pub(crate) end: End,
     /// Edge: the ring cursor last reported.
     pub(crate) reported: u64,
 }
@@ -446,7 +445,7 @@ impl Mirror {
             is_stripped: false,
             is_kernels: false,
             is_unjudged: false,
-            knows_end: false,
+            end: End::Open,
             reported: 0,
         };
         self.set_kernels(index, conn.stage() != Stage::Listener);

@@ -48,6 +48,17 @@ pub(crate) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 pub(crate) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(crate) const IN_KIND: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
+/// What a registration's program has been told of the end of the stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing.
+    Open,
+    /// An edge has told it beside the last bytes in the ring. The kernel's event of it is still to come.
+    Told,
+    /// The kernel's word of it has been passed on: it belongs to each further event.
+    Known,
+}
+
 /// There may be a set with something on a lane that this process has from its parent, and has not waited on yet.
 #[unsafe(link_section = ".bss.hot")]
 pub(crate) static HAS_INHERITED: AtomicBool = AtomicBool::new(false);
@@ -142,7 +153,7 @@ pub(crate) fn attached(conn: &Conn) {
 pub(crate) fn welcome(m: &mut Mirror, at: u32, conn: &Conn) -> bool {
     let Some(set) = m.reg(at).map(|reg| {
         reg.reported = 0; // a cursor of lanes that it had before, perhaps
-        reg.knows_end = false;
+        reg.end = End::Open;
         reg.set
     }) else {
         return false;
@@ -395,7 +406,7 @@ pub(crate) fn mirrored(m: &mut Mirror, conn: &Conn, change: &Change) -> bool {
                 reg.is_disabled = false;
                 reg.is_stripped = strips;
                 reg.reported = 0;
-                reg.knows_end = false;
+                reg.end = End::Open;
             }
             sleeps |= enter(m, at, conn);
         }
