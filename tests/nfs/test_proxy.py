@@ -108,3 +108,25 @@ if IS_WHOLE:
         counts = lab.counts(ended)
         assert counts["calls_long"] and counts["replies_long"] and counts["calls_read"] and counts["replies_write"], counts
         assert counts["callbacks"] >= 2 and counts["unknown_records"] == 0, counts
+
+    @pytest.mark.parametrize("version", ["3", "4.1"])
+    def test_one_mount_over_four_queue_pairs(lab, version):
+        """Calls go by all of them, to a gateway and to the kernel's server; callbacks by the one that the client bound."""
+        gateway = lab.gateway()
+        proxy = Proxy(lab, PORT, "--queue-pairs", "4")
+        folder = f"/mnt/four.{version}"
+        mount(lab, folder, version)
+        copies(lab, folder, version)
+        said = json.loads(lab.guest.run([lab.sdp, "nfs", "stat", "--json"]).text)
+        schema = Path(__file__).resolve().parents[2] / "docs/schema/nfs.json"
+        assert not faults(said, json.loads(schema.read_text(encoding="utf-8"))), said
+        ((client,),) = [status["clients"] for status in said["proxies"]]
+        assert client["queue_pairs"] == ["up"] * 4 and client["counts"]["connects"] == 4, said
+        (status,) = said["gateways"]
+        assert all(of["counts"]["calls"] > 10 for of in status["clients"]) and len(status["clients"]) == 4, status
+        lab.unmount(folder)
+        ended = proxy.end()
+        counts = lab.counts(ended)
+        assert ended.status == 0 and counts["failed"] == counts["callbacks_dropped"] == counts["again"] == 0, ended
+        assert counts["callbacks"] >= 1 or version not in RECALLING, counts
+        assert gateway.end().status == 0

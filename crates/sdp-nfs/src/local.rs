@@ -82,6 +82,8 @@ struct Call {
     body: Body,
     reply: Option<Area>,
     is_sent: bool,
+    /// Its queue pair, always this one: on another the server would not know the call again.
+    via: usize,
     /// The server takes its sequence number once (RFC 2203, 5.3.3.1).
     is_numbered: bool,
 }
@@ -124,6 +126,8 @@ pub struct Up {
     heard: Instant,
     was_probed: bool,
     probes: u32,
+    /// Something has come by it.
+    is_answered: bool,
     /// Answers to callbacks that wait for the device.
     posts: VecDeque<Vec<u8>>,
 }
@@ -132,7 +136,8 @@ impl Up {
     /// One that was accepted.
     pub fn new(id: Id, (tx, rx): (VerbsTx, VerbsRx), requester: Requester) -> Self {
         let (heard, posts) = (Instant::now(), VecDeque::new());
-        Self { id, tx, rx, requester, sent: 0, heard, was_probed: false, probes: 0, posts }
+        let (sent, probes, was_probed, is_answered) = (0, 0, false, false);
+        Self { id, tx, rx, requester, sent, heard, was_probed, probes, is_answered, posts }
     }
 
     fn send(&mut self, header: &[u8], body: &[u8]) -> Result<(), PostError> {
@@ -159,6 +164,37 @@ pub enum Link {
     Ending(Up),
 }
 
+/// One of a client's connections to the server.
+#[derive(Debug)]
+pub struct Path {
+    /// How far it is.
+    pub link: Link,
+    /// Which of the server's addresses it uses; counts on.
+    pub to: usize,
+    wait: Duration,
+}
+
+impl Path {
+    const fn up(&mut self) -> Option<&mut Up> {
+        match &mut self.link {
+            Link::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+
+    fn lose(&mut self, why: End) {
+        if let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down(Instant::now())) {
+            say!("sdp nfs proxy: connection to the server ended: {}", why.name());
+            self.link = Link::Ending(up);
+        }
+    }
+
+    fn retry_later(&mut self) {
+        self.link = Link::Down(Instant::now() + self.wait);
+        self.wait = (2 * self.wait).min(RETRY.1);
+    }
+}
+
 /// A client.
 #[derive(Debug)]
 pub struct Local {
@@ -166,10 +202,11 @@ pub struct Local {
     stream: Option<TcpStream>,
     records: Records,
     side: Side,
-    /// The connection to the server.
-    pub link: Link,
+    /// The connections to the server.
+    pub paths: Vec<Path>,
     was_up: bool,
-    wait: Duration,
+    /// Tries in a row that found no server.
+    refusals: usize,
     /// Of its socket.
     pub edges: Edges,
 }
@@ -186,8 +223,8 @@ struct Side {
     scratch: Vec<u8>,
     is_draining: bool,
     counts: LocalCounts,
-    /// Something has come by the connection to the server.
-    is_answered: bool,
+    /// Connections to the server.
+    queue_pairs: usize,
     end: Option<End>,
 }
 
@@ -291,24 +328,25 @@ impl Side {
         Ok(true)
     }
 
-    /// Sends what may go; whether something did.
-    fn send(&mut self, areas: &mut Areas, up: &mut Up) -> Result<bool, End> {
-        let had_some = self.send_answers(up)?;
-        if up.posts.is_empty() { Ok(self.send_calls(areas, up)? || had_some) } else { Ok(had_some) }
+    /// Gives answers to callbacks to the connections by which the callbacks came.
+    fn route_answers(&mut self, paths: &mut [Path]) {
+        if paths.iter_mut().all(|path| path.up().is_none()) {
+            return;
+        }
+        while let Some(reply) = self.to_server.pop_front() {
+            let xid = reply.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+            let routed = paths.iter_mut().filter_map(Path::up).find_map(|up| {
+                let header = up.requester.callback_reply(xid, reply.len())?;
+                up.posts.push_back([header.as_slice(), &reply].concat());
+                Some(())
+            });
+            self.counts.callbacks_dropped += u64::from(routed.is_none());
+        }
     }
 
-    /// Sends answers to callbacks, and what waited for the device.
-    fn send_answers(&mut self, up: &mut Up) -> Result<bool, End> {
+    /// Sends what may go; whether something did.
+    fn send(&mut self, areas: &mut Areas, up: &mut Up, via: usize) -> Result<bool, End> {
         let mut had_some = false;
-        while let Some(reply) = self.to_server.front() {
-            let Some((xid, _)) = direction(reply) else { return Err(End::QueuePair) };
-            if let Some(header) = up.requester.callback_reply(xid, reply.len()) {
-                up.posts.push_back([header.as_slice(), reply].concat());
-            } else {
-                self.counts.callbacks_dropped += 1;
-            }
-            self.to_server.pop_front();
-        }
         while let Some(bytes) = up.posts.pop_front() {
             match up.send(&bytes, &[]) {
                 Ok(()) => had_some = true,
@@ -319,11 +357,11 @@ impl Side {
                 Err(_) => return Err(End::QueuePair),
             }
         }
-        Ok(had_some)
+        Ok(self.send_calls(areas, up, via)? || had_some)
     }
 
-    fn send_calls(&mut self, areas: &mut Areas, up: &mut Up) -> Result<bool, End> {
-        if self.calls.iter().all(|call| call.is_sent) {
+    fn send_calls(&mut self, areas: &mut Areas, up: &mut Up, via: usize) -> Result<bool, End> {
+        if self.calls.iter().all(|call| call.is_sent || call.via != via) {
             return Ok(false);
         }
         let (mut had_some, mut held) = (false, self.held(areas));
@@ -331,7 +369,7 @@ impl Side {
             if !up.requester.may_call() {
                 break;
             }
-            if call.is_sent {
+            if call.is_sent || call.via != via {
                 continue;
             }
             let bound = u32::try_from(call.bound).unwrap_or(u32::MAX);
@@ -398,7 +436,7 @@ impl Side {
             match up.rx.poll_receive() {
                 Ok(Some(message)) => {
                     had_some = true;
-                    self.is_answered = true;
+                    up.is_answered = true;
                     (up.heard, up.was_probed) = (Instant::now(), false);
                     self.arrived(areas, up, message);
                 }
@@ -462,6 +500,13 @@ impl Side {
         }
         up.rx.release(message);
     }
+}
+
+/// The queue pair of a call, out of `count`. XIDs are counted, by Linux in the byte order of the
+/// machine, so the bits that change may be the highest or the lowest.
+fn queue_pair_of(xid: u32, count: usize) -> usize {
+    let mixed = u64::from(xid.wrapping_mul(0x9e37_79b9));
+    ((mixed * count as u64) >> u32::BITS) as usize
 }
 
 /// Takes the client's records.
@@ -565,7 +610,8 @@ impl Taker for Taking<'_> {
                 let bound = bounds::reply_of(bytes).map_or(areas::LARGE, |len| len as usize);
                 let is_numbered = rpc::word(bytes, FLAVOUR) == Some(GSS);
                 let (reply, is_sent) = (None, false);
-                let call = Call { xid, len, bound, body, reply, is_sent, is_numbered };
+                let via = queue_pair_of(xid, self.side.queue_pairs);
+                let call = Call { xid, len, bound, body, reply, is_sent, via, is_numbered };
                 let calls = &mut self.side.calls;
                 let Some(old) = calls.iter_mut().find(|call| call.xid == xid) else {
                     return calls.push(call);
@@ -585,8 +631,11 @@ impl Taker for Taking<'_> {
 }
 
 impl Local {
-    /// A client that has connected.
-    pub fn new(stream: TcpStream) -> Self {
+    /// A client that has connected, and is to have a number of connections to the server.
+    pub fn new(stream: TcpStream, queue_pairs: usize) -> Self {
+        let now = Instant::now();
+        let path = |to| Path { link: Link::Down(now), to, wait: RETRY.0 };
+        let paths: Vec<Path> = (0..queue_pairs.max(1)).map(path).collect();
         let side = Side {
             calls: Vec::new(),
             coming: Coming::Nothing,
@@ -595,16 +644,16 @@ impl Local {
             scratch: Vec::new(),
             is_draining: false,
             counts: LocalCounts::default(),
-            is_answered: false,
+            queue_pairs: paths.len(),
             end: None,
         };
         Self {
             stream: Some(stream),
             records: Records::default(),
             side,
-            link: Link::Down(Instant::now()),
+            paths,
             was_up: false,
-            wait: RETRY.0,
+            refusals: 0,
             edges: Edges::default(),
         }
     }
@@ -615,7 +664,7 @@ impl Local {
         let Some(stream) = self.stream.as_mut().filter(|_| side.end.is_none()) else {
             return false;
         };
-        let (mut had_some, mut lost) = (false, None);
+        let mut had_some = false;
         let end = if side.is_draining && self.edges.has_ended {
             Some(End::ClientGone)
         } else if self.records.is_within() && self.edges.is_silent(timeout) {
@@ -638,16 +687,18 @@ impl Local {
                 Err(_) => side.fail(End::ClientRecord),
             }
         }
-        if let Link::Up(up) = &mut self.link {
+        side.route_answers(&mut self.paths);
+        for (via, path) in self.paths.iter_mut().enumerate() {
+            let Some(up) = path.up() else { continue };
             let done = side.receive(areas, up).and_then(|received| {
-                let sent = side.send(areas, up)?;
+                let sent = side.send(areas, up, via)?;
                 Ok(received || sent)
             });
             match done.and_then(|done| Self::is_patient(up).map(|()| done)) {
                 Ok(done) => had_some |= done,
                 Err(why) => {
                     had_some = true;
-                    lost = Some(why);
+                    path.lose(why);
                 }
             }
         }
@@ -656,9 +707,6 @@ impl Local {
                 Ok(took_some) => had_some |= took_some,
                 Err(_) => side.fail(End::ClientGone),
             }
-        }
-        if let Some(why) = lost {
-            self.lose(why);
         }
         had_some
     }
@@ -685,51 +733,58 @@ impl Local {
         Ok(())
     }
 
+    /// Which of its connections is asked for, or up, by this name.
+    pub fn path_of(&self, id: Id) -> Option<usize> {
+        self.paths.iter().position(|path| match &path.link {
+            Link::Asking(of) => *of == id,
+            Link::Up(up) => up.id == id,
+            Link::Down(_) | Link::Ending(_) => false,
+        })
+    }
+
     /// The server has accepted.
-    pub fn up(&mut self, up: Up) {
-        (self.was_up, self.side.is_answered) = (true, false);
+    pub fn up(&mut self, at: usize, up: Up) {
+        (self.was_up, self.refusals) = (true, 0);
         self.side.counts.connects += 1;
-        self.link = Link::Up(up);
+        self.paths[at].link = Link::Up(up);
     }
 
-    /// The connection to the server is lost: it ends.
-    pub fn lose(&mut self, why: End) {
-        if let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down(Instant::now())) {
-            say!("sdp nfs proxy: connection to the server ended: {}", why.name());
-            self.link = Link::Ending(up);
-        }
+    /// A connection to the server is lost: it ends.
+    pub fn lose(&mut self, at: usize, why: End) {
+        self.paths[at].lose(why);
     }
 
-    /// No server reaches the areas any more: all calls without a reply go again.
-    pub fn ended(&mut self, areas: &mut Areas) {
-        if self.side.calls.iter().any(|call| call.is_sent && call.is_numbered) {
-            // The server would drop it for its number: the client makes another, if it has to connect.
-            self.side.fail(End::Sequence);
-        }
-        for call in &mut self.side.calls {
+    /// The server reaches the areas by this connection no more: its calls without a reply go again.
+    pub fn ended(&mut self, at: usize, areas: &mut Areas) {
+        let is_its = |call: &&mut Call| call.via == at;
+        for call in self.side.calls.iter_mut().filter(is_its) {
+            if call.is_sent && call.is_numbered {
+                // The server would drop it for its number: the client makes another, if it has to
+                // connect.
+                self.side.end.get_or_insert(End::Sequence);
+            }
             self.side.counts.again += u64::from(call.is_sent);
             call.is_sent = false;
             if let Some(area) = call.reply.take() {
                 areas.free(area);
             }
         }
-        if self.side.is_answered {
-            self.wait = RETRY.0;
+        let path = &mut self.paths[at];
+        if matches!(&path.link, Link::Ending(up) if up.is_answered) {
+            path.wait = RETRY.0;
         }
-        self.retry_later();
+        path.retry_later();
     }
 
-    fn retry_later(&mut self) {
-        self.link = Link::Down(Instant::now() + self.wait);
-        self.wait = (2 * self.wait).min(RETRY.1);
-    }
-
-    /// The server did not accept: the next try is later. A client that never had a server ends.
-    pub fn refused(&mut self, why: End) {
-        if !self.was_up {
+    /// The server did not accept: the next try is later, at the next of its addresses. A client that
+    /// never had a server, at any of the `addresses`, ends.
+    pub fn refused(&mut self, at: usize, addresses: usize, why: End) {
+        self.refusals += 1;
+        if !self.was_up && self.refusals >= addresses {
             self.side.fail(why);
         }
-        self.retry_later();
+        self.paths[at].to += 1;
+        self.paths[at].retry_later();
     }
 
     /// Its end, if it has come to one.
@@ -767,15 +822,25 @@ impl Local {
     /// What an operator may want to know of it.
     pub fn to_json(&self) -> Value {
         let peer = self.stream.as_ref().and_then(|stream| stream.peer_addr().ok());
-        let (state, credits, in_flight) = match &self.link {
-            Link::Down(_) => ("down", 0, 0),
-            Link::Asking(_) => ("asking", 0, 0),
-            Link::Up(up) => ("up", up.requester.credits(), up.requester.in_flight()),
-            Link::Ending(_) => ("ending", 0, 0),
+        let state = |path: &Path| match &path.link {
+            Link::Down(_) => "down",
+            Link::Asking(_) => "asking",
+            Link::Up(_) => "up",
+            Link::Ending(_) => "ending",
         };
+        // The worst of them.
+        let states: Vec<&str> = self.paths.iter().map(state).collect();
+        let worst = states.iter().find(|state| **state != "up").unwrap_or(&"up");
+        let ups = self.paths.iter().filter_map(|path| match &path.link {
+            Link::Up(up) => Some(&up.requester),
+            _ => None,
+        });
+        let credits: u32 = ups.clone().map(Requester::credits).sum();
+        let in_flight: usize = ups.map(Requester::in_flight).sum();
         json!({
             "address": peer.map(|peer| peer.to_string()),
-            "state": state,
+            "state": worst,
+            "queue_pairs": states,
             "credits": credits,
             "in_flight": in_flight,
             "waiting": self.side.calls.len() - in_flight.min(self.side.calls.len()),
@@ -798,5 +863,24 @@ impl Local {
             areas.free(area);
         }
         self.side.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_xids_are_spread_in_either_byte_order() {
+        for count in [1, 2, 3, 4, 16] {
+            for order in [u32::to_be, u32::to_le] {
+                let mut used = vec![0; count];
+                for xid in 0x1234_5600..0x1234_5700 {
+                    used[queue_pair_of(order(xid), count)] += 1;
+                }
+                let even = 256 / count;
+                assert!(used.iter().all(|n| even / 2 <= *n && *n <= 2 * even), "{used:?}");
+            }
+        }
     }
 }

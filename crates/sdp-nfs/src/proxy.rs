@@ -49,8 +49,10 @@ pub const MEMORY: usize = 64 << 20;
 const CREDITS: u32 = 32;
 /// Bytes of the longest message, each way.
 const MESSAGE: u32 = budget::BUFFER as u32;
-/// Clients at a time.
+/// Clients at a time that have one connection to the server each.
 const CLIENTS_MAX: usize = 64;
+/// Connections to the server that a client may have.
+pub const QUEUE_PAIRS_MAX: usize = 16;
 /// How long calls may take to end when this process ends.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Longest sleep, and the longest while a connection is to be made.
@@ -78,8 +80,10 @@ const SCHEMA: u32 = 1;
 pub struct Settings {
     /// Where clients find it, on this host.
     pub listen: SocketAddr,
-    /// The server, by RDMA.
-    pub server: SocketAddr,
+    /// The server, by RDMA: one address or several.
+    pub servers: Vec<SocketAddr>,
+    /// Connections to the server for each client.
+    pub queue_pairs: usize,
     /// The address of this host's RDMA device; `None`: that which leads to the server.
     pub from: Option<SocketAddr>,
     /// Clients from ports above 1023 too.
@@ -142,7 +146,9 @@ impl Proxy {
     /// # Errors
     /// What is missing.
     pub fn new(settings: Settings, end: OwnedFd) -> Result<Self, Failure> {
-        let (listen, server) = (settings.listen, settings.server);
+        let listen = settings.listen;
+        let no_server = || Failure("no server is named".to_string());
+        let server = *settings.servers.first().ok_or_else(no_server)?;
         if !listen.ip().is_loopback() {
             return Err(Failure(format!(
                 "{listen} is no address of this host alone: to the server every client of the \
@@ -238,7 +244,8 @@ impl Proxy {
             "role": "proxy",
             "listen": self.settings.listen.to_string(),
             "mount": self.mount.map(|at| at.to_string()),
-            "server": self.settings.server.to_string(),
+            "server": self.settings.servers.first().map(SocketAddr::to_string),
+            "servers": self.settings.servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>(),
             "device": String::from_utf8_lossy(self.fabric.device_name()),
             "ending": self.drained.is_some(),
             "memory": { "bytes": self.areas.bytes(), "areas": areas, "used": used },
@@ -291,8 +298,8 @@ impl Proxy {
                     continue;
                 }
             }
-            let is_up = |client: &Local| matches!(client.link, Link::Up(_));
-            let all_up = self.clients.iter().flatten().all(is_up);
+            let mut paths = self.clients.iter().flatten().flat_map(|client| &client.paths);
+            let all_up = paths.all(|path| matches!(path.link, Link::Up(_)));
             self.sleep(if all_up { SLEEP_MS.0 } else { SLEEP_MS.1 });
         }
     }
@@ -375,7 +382,8 @@ impl Proxy {
             let free = self.clients.iter().position(Option::is_none);
             let index = free.unwrap_or(self.clients.len());
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            if !is_known || index >= CLIENTS_MAX || ready.is_err() {
+            let most = CLIENTS_MAX / self.settings.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
+            if !is_known || index >= most || ready.is_err() {
                 let (refusal, why) = match is_known {
                     true => (Refusal::NoRoom, "too many clients"),
                     false => (Refusal::Port, "its port is above 1023"),
@@ -391,23 +399,21 @@ impl Proxy {
             if free.is_none() {
                 self.clients.push(None);
             }
-            self.clients[index] = Some(Local::new(stream));
+            self.clients[index] = Some(Local::new(stream, self.settings.queue_pairs));
         }
         had_some
     }
 
     fn handle(&mut self, event: CmEvent<Id>) {
-        let of = |link: &Link, id: Id| match link {
-            Link::Asking(of) => *of == id,
-            Link::Up(up) => up.id == id,
-            Link::Down(_) | Link::Ending(_) => false,
-        };
         let (CmEvent::Established(id, _)
         | CmEvent::Rejected(id, _)
         | CmEvent::Unreachable(id)
         | CmEvent::Disconnected(id)
         | CmEvent::Request(id, _)) = event;
-        let Some(client) = self.clients.iter_mut().flatten().find(|client| of(&client.link, id))
+        let addresses = self.settings.servers.len();
+        let mut clients = self.clients.iter_mut().flatten();
+        let Some((client, at)) =
+            clients.find_map(|client| client.path_of(id).map(|at| (client, at)))
         else {
             // Whoever wanted it has gone.
             return self.fabric.disconnect(id);
@@ -419,23 +425,20 @@ impl Proxy {
                 match self.fabric.take_queues(id) {
                     Some(queues) => {
                         let terms = Terms { credits, ours: OFFER, theirs };
-                        client.up(Up::new(id, queues, Requester::new(terms)));
+                        client.up(at, Up::new(id, queues, Requester::new(terms)));
                     }
-                    None => client.refused(End::NoServer),
+                    None => client.refused(at, addresses, End::NoServer),
                 }
             }
-            CmEvent::Rejected(..) | CmEvent::Unreachable(_) => client.refused(End::NoServer),
-            CmEvent::Disconnected(_) if matches!(client.link, Link::Asking(_)) => {
-                client.refused(End::NoServer);
+            CmEvent::Rejected(..) | CmEvent::Unreachable(_) => {
+                client.refused(at, addresses, End::NoServer);
             }
-            CmEvent::Disconnected(_) => client.lose(End::ServerGone),
+            CmEvent::Disconnected(_) if matches!(client.paths[at].link, Link::Asking(_)) => {
+                client.refused(at, addresses, End::NoServer);
+            }
+            CmEvent::Disconnected(_) => client.lose(at, End::ServerGone),
             CmEvent::Request(..) => {}
         }
-    }
-
-    fn connect(&mut self) -> Option<Id> {
-        let data = PrivateData::new(&OFFER.to_bytes())?;
-        self.fabric.connect(address_of(self.settings.server), data).ok()
     }
 
     /// Looks after one client; whether there was something to do.
@@ -448,37 +451,43 @@ impl Proxy {
             client.fail(End::Drained);
         }
         let end = client.end();
-        if let Some(end) = end {
+        if end.is_some() {
             client.hang_up();
-            client.lose(end);
         }
-        match &client.link {
-            Link::Ending(up) => {
-                let id = up.id;
-                self.fabric.disconnect(id);
-                if !self.core.counts(id.index()).is_none_or(|counts| counts.has_ended) {
-                    return had_some;
-                }
-                had_some = true;
-                client.ended(&mut self.areas);
+        let (addresses, mut is_ending) = (self.settings.servers.len(), false);
+        for at in 0..client.paths.len() {
+            if let Some(end) = end {
+                client.lose(at, end);
             }
-            Link::Down(at) if end.is_none() && *at <= Instant::now() => {
-                let asked = self.connect();
-                if let Some(client) = self.clients[index].as_mut() {
-                    match asked {
-                        Some(id) => client.link = Link::Asking(id),
-                        None => client.refused(End::NoServer),
+            match &client.paths[at].link {
+                Link::Ending(up) => {
+                    let id = up.id;
+                    self.fabric.disconnect(id);
+                    if !self.core.counts(id.index()).is_none_or(|counts| counts.has_ended) {
+                        is_ending = true;
+                        continue;
                     }
+                    had_some = true;
+                    client.ended(at, &mut self.areas);
                 }
-                return true;
+                Link::Down(due) if end.is_none() && *due <= Instant::now() => {
+                    let to = self.settings.servers[client.paths[at].to % addresses];
+                    let data = PrivateData::new(&OFFER.to_bytes());
+                    match data.and_then(|data| self.fabric.connect(address_of(to), data).ok()) {
+                        Some(id) => client.paths[at].link = Link::Asking(id),
+                        None => client.refused(at, addresses, End::NoServer),
+                    }
+                    had_some = true;
+                }
+                Link::Asking(id) if end.is_some() => {
+                    self.fabric.disconnect(*id);
+                    client.paths[at].link = Link::Down(Instant::now());
+                }
+                Link::Up(_) | Link::Down(_) | Link::Asking(_) => {}
             }
-            Link::Asking(id) if end.is_some() => {
-                self.fabric.disconnect(*id);
-                client.link = Link::Down(Instant::now());
-            }
-            Link::Up(_) | Link::Down(_) | Link::Asking(_) => {}
         }
         if let Some(end) = end
+            && !is_ending
             && let Some(client) = self.clients[index].take()
         {
             *self.ends.entry(end.name()).or_insert(0) += 1;

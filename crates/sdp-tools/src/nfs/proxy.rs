@@ -16,9 +16,13 @@ use crate::Failure;
 /// Options of `sdp nfs proxy`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The server, by RDMA: a gateway, or any other that listens for RPC-over-RDMA
-    #[arg(value_name = "SERVER[:PORT]")]
-    pub server: String,
+    /// The server, by RDMA: a gateway, or any other that listens for RPC-over-RDMA; several addresses
+    /// of one server, whose MOUNT service is asked at the first
+    #[arg(value_name = "SERVER[:PORT]", required = true)]
+    pub servers: Vec<String>,
+    /// Connections to the server for each client, whose calls are spread over them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=proxy::QUEUE_PAIRS_MAX as i64))]
+    pub queue_pairs: u8,
     /// Listen on this address of this host alone, for NFS by TCP
     #[arg(long, value_name = "ADDRESS[:PORT]", default_value_t = format!("127.0.0.1:{}", proxy::PORT))]
     pub listen: String,
@@ -53,7 +57,11 @@ fn counted(counts: &LocalCounts) -> String {
 /// # Errors
 /// What is missing, or the device is gone.
 pub(super) fn main(options: &Options) -> Result<(), Failure> {
-    let server = address(&options.server, gateway::PORT)?;
+    let each = options.servers.iter().map(|server| address(server, gateway::PORT));
+    let servers = each.collect::<Result<Vec<_>, _>>()?;
+    let Some(server) = servers.first().copied() else { return Ok(()) };
+    let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    let queue_pairs = usize::from(options.queue_pairs).max(servers.len());
     let listen = address(&options.listen, proxy::PORT)?;
     let at = address(&options.mount_listen, proxy::MOUNT_PORT)?;
     let from = options.from.as_deref().map(|from| address(from, 0)).transpose()?;
@@ -61,7 +69,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
     let failed = |e: gateway::Failure| Failure(e.0);
     let timeout = gateway::TIMEOUT;
-    let settings = Settings { listen, server, from, insecure, memory, timeout };
+    let settings = Settings { listen, servers, queue_pairs, from, insecure, memory, timeout };
     let mut proxy = Proxy::new(settings, end).map_err(failed)?;
     if !at.ip().is_loopback() {
         return Err(Failure::new(at, "it is no address of this host alone"));
@@ -72,7 +80,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     if let Err(e) = proxy.offer_status() {
         crate::warn(format_args!("sdp nfs proxy: no socket for `sdp nfs stat`: {e}"));
     }
-    crate::print(&format!("listens on {listen} for {server} by RDMA, on {at} for MOUNT\n"));
+    let names = names.join(", ");
+    crate::print(&format!("listens on {listen} for {names} by RDMA, on {at} for MOUNT\n"));
     if let Err(e) = notify::tell(notify::READY) {
         crate::warn(format_args!("sdp nfs proxy: NOTIFY_SOCKET: {e}"));
     }
@@ -90,8 +99,10 @@ pub(super) fn is_proxy(status: &Value) -> bool {
 pub(super) fn table(proxies: &[Value]) -> String {
     let mut out = String::new();
     for proxy in proxies {
-        let [listen, device, server] =
-            ["listen", "device", "server"].map(|name| text(&proxy[name]));
+        let [listen, device] = ["listen", "device"].map(|name| text(&proxy[name]));
+        let servers: Vec<String> =
+            proxy["servers"].as_array().into_iter().flatten().map(text).collect();
+        let server = servers.join(", ");
         let memory = &proxy["memory"];
         let _ = writeln!(
             out,
@@ -147,7 +158,7 @@ mod tests {
     #[test]
     fn a_table_of_clients() {
         let status = json!({
-            "role": "proxy", "listen": "127.0.0.1:12049", "server": "10.9.0.1:20049",
+            "role": "proxy", "listen": "127.0.0.1:12049", "servers": ["10.9.0.1:20049"],
             "device": "rxe0", "memory": { "bytes": 64 << 20, "areas": 112, "used": 3 },
             "clients": [{ "address": "127.0.0.1:790", "state": "up", "credits": 32,
                 "in_flight": 2, "waiting": 1, "counts": { "calls": 9, "calls_long": 4 } }],
