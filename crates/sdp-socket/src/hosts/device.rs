@@ -18,7 +18,7 @@ use sdp_fabric_verbs::{
 use sdp_proto::{Credits, Local, Ring};
 use sdp_rdma::{cm::Reject, fabric::SendQueue};
 use sdp_remote::{Agreement, Event, Host, Inbound, Outbound, Role};
-use sdp_stats::{Fabric, Reason, page::DEVICE_LEN, trace::Kind};
+use sdp_stats::{Fabric, Reason, Verdict, page::DEVICE_LEN, trace::Kind};
 use sdp_sys::{
     errno::Errno,
     fd, kernel, section,
@@ -349,6 +349,9 @@ pub(super) fn approach(conn: &Conn, number: u32, pair: &Pair, fd: i32) {
         }
     } else if pace::is_look_due(now) {
         progress();
+        if has_none && pace::has_listened_in_vain(pair, now) {
+            note_nobody(conn);
+        }
     }
 }
 
@@ -416,7 +419,7 @@ fn hear(host: &mut Host<RingFabric, PAIRS>, at: usize, event: Event<RingFabric>)
         Event::Unreachable { number } => {
             if let Some(pair) = pair::get(number) {
                 // SAFETY: the device's lock is ours.
-                put_off(pair, unsafe { pair.attempt() }, Shown::Nothing);
+                put_off_for(pair, unsafe { pair.attempt() }, false, false);
             }
         }
         Event::Lost { number } => {
@@ -453,6 +456,19 @@ fn put_off_for(pair: &Pair, attempt: &mut pair::Attempt, has_answered: bool, is_
             (false, false) => Shown::Nothing,
         },
     );
+    if pace::is_nobody_there(attempt)
+        && let Some(conn) = pair.conn()
+    {
+        note_nobody(conn);
+    }
+}
+
+/// No library has answered at the other end. One that did, with another version, is the truer reason.
+fn note_nobody(conn: &Conn) {
+    let noted = conn.row().and_then(|row| Verdict::at(&row.reason).reason());
+    if noted != Some(Reason::VersionMismatch) {
+        conn.note_reason(Reason::PeerNotListening);
+    }
 }
 
 /// No event will tell that the device of a place is lost: sleepers look, and the next slow step.
@@ -773,6 +789,7 @@ fn attempt_on(
     pair.is_out.store(has_begun, Ordering::Relaxed);
     if has_begun {
         pace::has_looked(true);
+        pace::listens(pair);
     } else {
         put_off(pair, attempt, Shown::NotYet);
     }

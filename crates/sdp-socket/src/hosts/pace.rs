@@ -30,6 +30,8 @@ pub(super) const REOPEN_NS: u64 = 1_000_000_000;
 /// Between two looks of calls, after one that found something, and at most.
 const LOOK_NS: u64 = 20_000;
 const LOOK_MOST_NS: u64 = 100_000_000;
+/// An end that has waited for so long to be asked says that nobody is there.
+const IN_VAIN_NS: u64 = 1_000_000_000;
 /// A distance of which a tick of the kernel is a part.
 const RARE_NS: u64 = 40_000_000;
 
@@ -110,6 +112,26 @@ pub(super) fn put_off(pair: &Pair, attempt: &mut Attempt, shown: Shown) {
     );
     let is_first = attempt.tries <= EAGER_TRIES && shown != Shown::OtherVersion;
     pair.is_soon.store(is_first, Ordering::Relaxed);
+}
+
+/// The other end was asked as often as one that comes a little later needs, and no library has answered.
+pub(super) const fn is_nobody_there(attempt: &Attempt) -> bool {
+    attempt.tries > EAGER_TRIES && !attempt.has_answered && attempt.met_ns == 0
+}
+
+/// An attempt has begun. Of an end that waits to be asked this is the beginning of its wait.
+pub(super) fn listens(pair: &Pair) {
+    pair.next_ns.store(monotonic_ns() + IN_VAIN_NS, Ordering::Relaxed);
+}
+
+/// Whether the connection has waited in vain for the other end to ask. The next answer is due after a long time.
+pub(super) fn has_listened_in_vain(pair: &Pair, now: u64) -> bool {
+    let is_late =
+        pair.is_out.load(Ordering::Relaxed) && now >= pair.next_ns.load(Ordering::Relaxed);
+    if is_late {
+        pair.next_ns.store(now + RETRY_MOST_NS, Ordering::Relaxed);
+    }
+    is_late
 }
 
 /// To the next attempt, when so many have come to nothing.
