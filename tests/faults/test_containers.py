@@ -404,6 +404,38 @@ def test_full_directory(net, artifacts):
     assert named & {"no-meeting-place", "no-memory"}, named
 
 
+# A root of its own, with the files of this one.
+ROOTED = ["unshare", "--mount", "sh", "-c", 'mount --make-rprivate / && mount --rbind / "$0" && exec chroot "$0" "$@"']
+
+
+@pytest.mark.parametrize("how", ["blocking", "epoll", "fork"])
+@pytest.mark.parametrize("users, place", [
+    # In a changed root the kernel makes no namespaces of users.
+    ("equal", "processes"), ("equal", "root"), ("different", "processes"), ("different", "root"), ("unmapped", "processes"),
+])
+@pytest.mark.parametrize("way", WAYS)
+def test_matrix(net, artifacts, way, users, place, how):
+    """Ways to a server, users of its clients, what it is apart by, and how it serves: each with each."""
+    if not net.translates and way not in ("direct", "v6", "mapped"):
+        pytest.skip("no address translation (nft) here")
+    if users == "unmapped" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 9):
+        pytest.skip("this kernel does not number processes")
+    play = Play(net, artifacts)
+    root = play.dir / "root"
+    root.mkdir()
+    within = ALONE if place == "processes" else [*ROOTED, root]
+    if users == "unmapped":
+        within = [*within, python(), artifacts.programs / "private_users.py", str(pwd.getpwnam(SERVER).pw_uid)]
+    else:
+        within = [*within, *words(SERVER)]
+    server = play.start(net.b, "root", play.script("serve", "::", SERVED, how, 2), ALWAYS, within)
+    net.b.until_listening(SERVED)
+    user = SERVER if users == "equal" else CLIENT
+    clients = [play.ask(way, 4000, 700, ALWAYS, user) for _ in range(2)]
+    reports = [play.end(client) for client in clients]
+    check_met(net, *reports, play.end(server))
+
+
 # Of the client's packets those behind the handshake.
 LOST = "table inet lost { chain in { type filter hook input priority 0; tcp dport 7000 tcp flags & syn == 0 drop; }; }"
 
