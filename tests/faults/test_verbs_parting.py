@@ -109,3 +109,21 @@ def test_a_client_that_parts_before_it_answers(hosts, settings):
     assert json.loads(out) == [["the last words of a client", "end"]] * len(ways)
     server = json.loads((hosts.path / "server.json").read_text())
     assert server["fabrics"]["verbs"] >= len(ways) - 1 and server["demotions"]["low-watermark"] > 0, server
+
+
+@pytest.mark.integrity
+@pytest.mark.parametrize("settings", [(), EAGER], ids=["default", "eager"])
+def test_a_client_that_parts_while_its_server_asks(hosts, settings):
+    """The end of the client's stream crosses the server's wish to leave the queue pair: nobody answers that. What is unread in
+    the ring is the server's all the same."""
+    plays = 40
+    server = hosts.start(0, "server", "serve", PORT, plays, program=ASKED, settings=settings)
+    hosts.listens()
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, *["at-once"] * plays, program=ASKED, settings=settings)
+    _, err = client.communicate(timeout=LIMIT_S)
+    assert (client.returncode, err) == (0, "")
+    out, err = server.communicate(timeout=LIMIT_S)
+    assert (server.returncode, err) == (0, "")
+    assert json.loads(out) == [["the last words of a client", "end"]] * plays
+    server = json.loads((hosts.path / "server.json").read_text())
+    assert server["fabrics"]["verbs"] > 0 and sum(server["demotions"].values()) > 0, server

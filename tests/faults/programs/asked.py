@@ -6,7 +6,8 @@
 For each WAY a connection. The server sets SO_RCVLOWAT, which takes it off the queue pair. The client makes no call until its kernel
 has what the server asks, then sends BYTES and parts: `close`, `shutdown` (and reads to the end), `exit` (of a process). The
 server writes a line of JSON: for each connection what came, and how the stream ended. `refused` is another WAY: the client
-shuts down what there is not, and goes on; its server does not leave.
+shuts down what there is not, and goes on; its server does not leave. `at-once`: the client closes without waiting, so that its
+end and what the server asks cross.
 """
 
 import ctypes
@@ -71,7 +72,7 @@ def is_asked(connection):
 
 def part(connection, way):
     connection.sendall(b"K" if way == "refused" else b"L")
-    while way != "refused" and not is_asked(connection):
+    while way not in ("refused", "at-once") and not is_asked(connection):
         time.sleep(0.001)
     if way == "refused":
         for how in (7, -1):

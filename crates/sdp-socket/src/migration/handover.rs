@@ -94,6 +94,9 @@ enum Outcome {
 pub(crate) enum NextReader {
     /// No new one: this process, through libc.
     Ourselves,
+    /// This process, by a call that does not look at the connection again: its number may come to
+    /// name something else.
+    Call,
     /// This process, through libc: a fork gave it a copy of a stream to another host. Where the other
     /// end does not answer, no other copy goes on.
     Copy,
@@ -101,6 +104,13 @@ pub(crate) enum NextReader {
     Stranger,
     /// The image that this process is about to become, by this number. It need not come to that.
     Image(c_int),
+}
+
+impl NextReader {
+    /// This process goes on with the connection.
+    const fn is_this_process(self) -> bool {
+        matches!(self, Self::Ourselves | Self::Call | Self::Copy)
+    }
 }
 
 /// [`leave_to`] ourselves.
@@ -159,7 +169,7 @@ pub(crate) fn leave_to(conn: &Conn, fd: c_int, reason: Reason, next: NextReader)
         if matches!(next, NextReader::Image(_)) {
             reset(conn);
         }
-        return matches!(next, NextReader::Ourselves | NextReader::Copy);
+        return next.is_this_process();
     }
     if conn.link().is_some() {
         publish::record(conn, Kind::HandOver, None, Some(reason), Some(Fabric::Shm));
@@ -182,7 +192,7 @@ fn hand_back(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool {
             }
             may_be_replaced(conn, next)
         });
-    let goes_on = matches!(next, NextReader::Ourselves | NextReader::Copy);
+    let goes_on = next.is_this_process();
     let leave = |may_relay| hosts::hand_back(conn, fd, reason, may_relay, goes_on);
     match leave(may_relay) {
         Handed::Unanswered => {
@@ -227,7 +237,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
         Ok((Outcome::Done, _)) => {
             if !sends_through_kernel {
                 conn.note_reason(Reason::HandoverStuck);
-                if !matches!(next, NextReader::Ourselves) {
+                if !matches!(next, NextReader::Ourselves | NextReader::Call) {
                     return false; // what a stranger sends would be taken for wake bytes
                 }
             }
@@ -241,6 +251,7 @@ fn leave_whole(conn: &Conn, fd: c_int, reason: Reason, next: NextReader) -> bool
             conn.note_reason(if is_gone { Reason::Orphaned } else { Reason::HandoverStuck });
             match next {
                 _ if conn.has(Limits::Hostile) => false,
+                NextReader::Ourselves | NextReader::Call => false,
                 _ if may_be_replaced(conn, next) => {
                     room.is_some_and(|room| relay(conn, fd, room as usize))
                 }
@@ -264,7 +275,7 @@ fn is_replaceable(conn: &Conn, next: NextReader) -> bool {
     match next {
         NextReader::Ourselves => false,
         NextReader::Copy => is_in_sight(conn) && !is_in_a_set(),
-        NextReader::Stranger => is_ours_alone(conn) && !is_in_a_set(),
+        NextReader::Stranger | NextReader::Call => is_ours_alone(conn) && !is_in_a_set(),
         NextReader::Image(_) => is_ours_alone(conn),
     }
 }

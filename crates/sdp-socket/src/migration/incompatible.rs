@@ -54,7 +54,7 @@ pub fn fall_back(fd: c_int, why: Incompatible) -> bool {
 
 /// The same for an option or a request. False: as of [`leave`].
 pub(crate) fn leave_for(fd: c_int, leaving: &Leaving) -> bool {
-    leave(fd, leaving.reason, leaving.hands_over.then_some(NextReader::Ourselves))
+    leave(fd, leaving.reason, leaving.hands_over.then_some(NextReader::Call))
 }
 
 /// Moves the connection that `fd` names to the kernel lane for good, in any stage. Without a next
