@@ -8,7 +8,9 @@ use crate::{
     readiness::cursor,
     wake::{
         arming,
-        interest::{ALWAYS, ET, End, ONESHOT, OUT, RDHUP, mirror::Mirror, mirror::Registration},
+        interest::{
+            ALWAYS, ET, End, IN_KIND, ONESHOT, RDHUP, mirror::Mirror, mirror::Registration,
+        },
     },
 };
 
@@ -48,5 +50,5 @@ pub(super) fn is_told(m: &mut Mirror, at: u32, conn: &Conn, events: u32) -> bool
     if is_last && reg.events & (ET | ONESHOT) == ET {
         reg.reported = cursor(conn); // bytes and end in one event
     }
-    before == End::Told && events & (ALWAYS | OUT) == 0
+    before == End::Told && events & !(IN_KIND | RDHUP) == 0
 }
