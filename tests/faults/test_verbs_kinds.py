@@ -23,11 +23,11 @@ def hosts():
     hosts.close()
 
 
-def played(hosts, kind, turns):
+def played(hosts, kind, ms):
     """The reports of client and server."""
     server = hosts.start(0, "server", "serve", kind, PORT, program=PROGRAM)
     hosts.listens()
-    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, CONNECTIONS, turns, program=PROGRAM)
+    client = hosts.start(1, "client", "ask", ADDRESSES[0], PORT, CONNECTIONS, ms, program=PROGRAM)
     _, err = client.communicate(timeout=60)
     assert (client.returncode, err) == (0, ""), err
     os.killpg(server.pid, signal.SIGTERM)
@@ -37,19 +37,19 @@ def played(hosts, kind, turns):
 
 @pytest.mark.parametrize("kind", ["forks", "workers", "listener"])
 def test_each_connection_meets(hosts, kind):
-    for report in played(hosts, kind, 400):
+    for report in played(hosts, kind, 1500):
         assert report["fabrics"]["verbs"] == CONNECTIONS and not report["reasons"], report
         assert report["bytes"]["sdp_sent"] > report["bytes"]["tcp_sent"], report
 
 
 def test_what_a_program_was_handed_stays_on_tcp(hosts):
-    for report in played(hosts, "handed", 100):
+    for report in played(hosts, "handed", 300):
         assert report["fabrics"]["verbs"] == 0 and sum(report["reasons"].values()) == CONNECTIONS, report
 
 
 @pytest.mark.parametrize("with_library", [0, 1])
 def test_an_end_without_the_library_is_told_of(hosts, with_library):
-    words = [("serve", "threads", PORT), ("talk", ADDRESSES[0], PORT, 1600)]
+    words = [("serve", "threads", PORT), ("ask", ADDRESSES[0], PORT, 1, 1600)]
     ends = []
     for number, argv in enumerate(words):
         if number == with_library:

@@ -3,8 +3,7 @@
     meets.py serve KIND PORT     KIND: threads, forks (a child for each connection), workers (children that accept),
                                  handed (a program for each connection, which is handed it), listener (a program
                                  that was handed the listener)
-    meets.py ask HOST PORT CONNECTIONS TURNS
-    meets.py talk HOST PORT MS       one connection, on which something is said now and then for so long
+    meets.py ask HOST PORT CONNECTIONS MS   on each something is said now and then for so long
     meets.py echo                the program that was handed a connection
     meets.py accept              the program that was handed a listener
 """
@@ -92,15 +91,13 @@ def main():
         echo(socket.socket(fileno=HANDED))
     elif name == "accept":
         threads(socket.socket(fileno=HANDED))
-    elif name == "talk":
-        host, port, ms = words
-        ask_one(host, int(port), now_and_then(int(ms)))
     else:
-        host, port, connections, turns = words
-        for _ in range(0, int(connections), 8):
-            asking = [threading.Thread(target=ask_one, args=(host, int(port), range(int(turns)))) for _ in range(8)]
-            [thread.start() for thread in asking]
-            [thread.join() for thread in asking]
+        host, port, connections, ms = words
+        asking = [threading.Thread(target=ask_one, args=(host, int(port), now_and_then(int(ms)))) for _ in range(int(connections))]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
 
 
 main()

@@ -463,10 +463,10 @@ fn put_off_for(pair: &Pair, attempt: &mut pair::Attempt, has_answered: bool, is_
     }
 }
 
-/// No library has answered at the other end. One that did, with another version, is the truer reason.
+/// No library has answered at the other end. A reason that was found before is truer.
 fn note_nobody(conn: &Conn) {
     let noted = conn.row().and_then(|row| Verdict::at(&row.reason).reason());
-    if noted != Some(Reason::VersionMismatch) {
+    if noted.is_none_or(|reason| reason == Reason::TooYoung) {
         conn.note_reason(Reason::PeerNotListening);
     }
 }
@@ -789,7 +789,7 @@ fn attempt_on(
     pair.is_out.store(has_begun, Ordering::Relaxed);
     if has_begun {
         pace::has_looked(true);
-        pace::listens(pair);
+        pace::has_begun(pair, attempt);
     } else {
         put_off(pair, attempt, Shown::NotYet);
     }

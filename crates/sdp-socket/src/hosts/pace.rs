@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use sdp_remote::Role;
 use sdp_sys::time::{coarse_ns, monotonic_ns};
 
 use super::{
@@ -119,19 +120,22 @@ pub(super) const fn is_nobody_there(attempt: &Attempt) -> bool {
     attempt.tries > EAGER_TRIES && !attempt.has_answered && attempt.met_ns == 0
 }
 
-/// An attempt has begun. Of an end that waits to be asked this is the beginning of its wait.
-pub(super) fn listens(pair: &Pair) {
-    pair.next_ns.store(monotonic_ns() + IN_VAIN_NS, Ordering::Relaxed);
+/// An attempt has begun. A connector waits to be asked, in vain perhaps if its other end has not shown the library.
+pub(super) fn has_begun(pair: &Pair, attempt: &Attempt) {
+    let is_unknown = !attempt.has_answered && attempt.met_ns == 0;
+    let until = if is_unknown && attempt.meeting.role() == Role::Connector {
+        monotonic_ns() + IN_VAIN_NS
+    } else {
+        0
+    };
+    pair.in_vain_ns.store(until, Ordering::Relaxed);
 }
 
-/// Whether the connection has waited in vain for the other end to ask. The next answer is due after a long time.
+/// Whether this end has waited in vain for the other one to ask. Once for each wait.
 pub(super) fn has_listened_in_vain(pair: &Pair, now: u64) -> bool {
-    let is_late =
-        pair.is_out.load(Ordering::Relaxed) && now >= pair.next_ns.load(Ordering::Relaxed);
-    if is_late {
-        pair.next_ns.store(now + RETRY_MOST_NS, Ordering::Relaxed);
-    }
-    is_late
+    let until = pair.in_vain_ns.load(Ordering::Relaxed);
+    let is_late = until != 0 && now >= until && pair.is_out.load(Ordering::Relaxed);
+    is_late && pair.in_vain_ns.swap(0, Ordering::Relaxed) != 0
 }
 
 /// To the next attempt, when so many have come to nothing.

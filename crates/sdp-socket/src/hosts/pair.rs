@@ -101,6 +101,8 @@ pub(super) struct Pair {
     pub(super) shared: Shared,
     /// When the next attempt to meet may begin, in nanoseconds ([`super::pace`]).
     pub(super) next_ns: AtomicU64,
+    /// When an end that waits to be asked says that nobody is there, in nanoseconds; 0: it does not.
+    pub(super) in_vain_ns: AtomicU64,
     /// The next attempt is one of the first few: a thread that sleeps comes back for it.
     pub(super) is_soon: AtomicBool,
     /// A request is in flight, or a listener waits for one. Changed under the device's lock.
