@@ -275,7 +275,12 @@ fn is_replaceable(conn: &Conn, next: NextReader) -> bool {
     match next {
         NextReader::Ourselves => false,
         NextReader::Copy => is_in_sight(conn) && !is_in_a_set(),
-        NextReader::Stranger | NextReader::Call => is_ours_alone(conn) && !is_in_a_set(),
+        NextReader::Stranger => is_ours_alone(conn) && !is_in_a_set(),
+        // Another thread may come to use the connection at any moment, and one that sleeps in a poll
+        // is no user.
+        NextReader::Call => {
+            sdp_sys::pid::is_single_threaded() && is_ours_alone(conn) && !is_in_a_set()
+        }
         NextReader::Image(_) => is_ours_alone(conn),
     }
 }
