@@ -11,6 +11,7 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsRawFd, OwnedFd},
+    sync::{Arc, Barrier},
     time::{Duration, Instant},
 };
 
@@ -104,6 +105,8 @@ pub struct Settings {
     pub silence: Duration,
     /// A gateway that has the address is replaced.
     pub takeover: bool,
+    /// With `takeover`: all gateways of this process, which replace others together or not at all.
+    pub others: Option<Arc<Barrier>>,
     /// Gateways in this process, which share the memory that may be locked.
     pub gateways: usize,
 }
@@ -124,6 +127,7 @@ impl Settings {
             timeout: TIMEOUT,
             silence: SILENCE,
             takeover: false,
+            others: None,
             gateways: 1,
         }
     }
@@ -223,6 +227,10 @@ fn listen(fabric: &mut VerbsFabric, settings: &Settings) -> Result<(), Failure> 
             }
             Err(why) => return Err(Failure(format!("{at} cannot be listened on: {why:?}"))),
         }
+    }
+    if let Some(others) = &settings.others {
+        // The other one ends at the word: not before all of ours have come to listen.
+        others.wait();
     }
     if let Some(other) = &mut replaced {
         // If it has ended, so has what it was to do.
@@ -415,7 +423,8 @@ impl Gateway {
                 return;
             }
             say!("sdp nfs gateway: one that was to take over does not listen");
-            let again = listen(&mut self.fabric, &self.settings);
+            let alone = Settings { takeover: false, others: None, ..self.settings.clone() };
+            let again = listen(&mut self.fabric, &alone);
             let offered = again.map(|()| self.offer_status());
             match offered {
                 Ok(Ok(())) => {}

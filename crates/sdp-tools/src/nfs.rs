@@ -10,7 +10,10 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
-    sync::mpsc::{self, Sender},
+    sync::{
+        Arc, Barrier,
+        mpsc::{self, Sender},
+    },
     time::Duration,
 };
 
@@ -136,7 +139,7 @@ fn open(settings: &Settings, end: &OwnedFd) -> Result<Gateway, gateway::Failure>
 fn reopen(settings: &Settings, end: &OwnedFd) -> Option<Gateway> {
     let set = poll::Set::new().ok()?;
     set.watch(end.as_raw_fd(), 0).ok()?;
-    let settings = Settings { takeover: false, ..settings.clone() };
+    let settings = Settings { takeover: false, others: None, ..settings.clone() };
     loop {
         let mut is_end = false;
         set.wait(1000, |_| is_end = true);
@@ -188,10 +191,12 @@ fn gateway(options: &GatewayOptions) -> Result<(), Failure> {
     let end = poll::end_requests().map_err(|e| Failure::new("signals", e))?;
     let failed = |e: gateway::Failure| Failure(e.0);
     let count = listen.len();
+    let others = options.takeover.then(|| Arc::new(Barrier::new(count)));
     let each = listen.iter().map(|listen| Settings {
         source: options.source,
         memory: (options.memory as usize) << 20,
         takeover: options.takeover,
+        others: others.clone(),
         gateways: count,
         ..Settings::new(*listen, server, options.allow.clone())
     });
