@@ -176,13 +176,18 @@ def leaves(address, port, size):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def warm_up(sock):
+    """Messages that come back, in which the two ends meet."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for number in range(WARM_UP):
+        sock.sendall(content(number, 1000))
+        assert exactly(sock, 1000) == content(number, 1000), f"message {number} came back changed"
+
+
 def rest(address, port, size):
     """Its client, which reads them when it has been killed, and then the end of the stream, or a reset."""
     with socket.create_connection((address, int(port))) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for number in range(WARM_UP):
-            sock.sendall(content(number, 1000))
-            assert exactly(sock, 1000) == content(number, 1000), f"message {number} came back changed"
+        warm_up(sock)
         while not os.path.exists("killed"):
             time.sleep(0.01)
         assert exactly(sock, int(size)) == content(7, int(size)), "bytes are missing, or changed"
@@ -216,10 +221,7 @@ def reads(number, size):
 def gives(address, port, size):
     """Its client."""
     with socket.create_connection((address, int(port))) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for number in range(WARM_UP):
-            sock.sendall(content(number, 1000))
-            assert exactly(sock, 1000) == content(number, 1000), f"message {number} came back changed"
+        warm_up(sock)
         sock.sendall(content(7, int(size)))
         print("sent from", sock.getsockname()[1], flush=True)
         assert exactly(sock, 1) == b"."
