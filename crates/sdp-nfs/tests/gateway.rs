@@ -1,6 +1,8 @@
 //! The gateway on the stand-in for RDMA devices, between a client made by hand and a server of this
 //! file: forms of calls and replies, hostile clients and servers, ends.
 
+mod common;
+
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -19,11 +21,7 @@ use sdp_fabric_verbs::{
     fabric::{Id, Options, VerbsFabric},
 };
 use sdp_fake_verbs::Network;
-use sdp_nfs::{
-    counts::Counts,
-    gateway::{Gateway, Settings},
-    null, null_rdma,
-};
+use sdp_nfs::{counts::Counts, gateway::Settings, null, null_rdma};
 use sdp_rdma::{
     cm::PrivateData,
     fabric::{CmEvent, Fabric, Gather, MemoryRegion, ReceiveQueue, SendOptions, SendQueue},
@@ -192,21 +190,14 @@ impl Rig {
                 })
             });
         }
-        let (end, theirs) = UnixStream::pair().unwrap();
         let allow = vec![allow.parse().unwrap()];
         let listen = SocketAddr::from((IP, port));
         let usual = Settings::new(listen, server, allow);
         let settings = Settings { memory: 8 << 20, timeout, silence: LIMIT, ..usual };
-        let (told, is_open) = std::sync::mpsc::channel();
-        let gateway = thread::spawn(move || {
-            let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
-            told.send(()).unwrap();
-            gateway.run().expect("served");
-            assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
+        let (end, gateway) = common::start_gateway(settings, |gateway| {
             let status = serde_json::from_str(&gateway.status()).expect("a status");
             (gateway.counts(), status)
         });
-        is_open.recv().expect("it listens");
         let options = Options {
             promise: 100,
             memory: Some(16 << 20),

@@ -86,19 +86,10 @@ fn serve(mut stream: TcpStream, seen: &Mutex<Seen>) {
 }
 
 fn gateway(listen: SocketAddr, server: SocketAddr) -> Service<Counts> {
-    let (end, theirs) = UnixStream::pair().unwrap();
     let allow = vec!["any".parse().unwrap()];
     let usual = gateway::Settings::new(listen, server, allow);
     let settings = gateway::Settings { memory: 16 << 20, timeout: LIMIT, silence: LIMIT, ..usual };
-    let (told, is_open) = std::sync::mpsc::channel();
-    let thread = thread::spawn(move || {
-        let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
-        told.send(()).unwrap();
-        gateway.run().expect("served");
-        assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
-        gateway.counts()
-    });
-    is_open.recv().expect("it listens");
+    let (end, thread) = common::start_gateway(settings, Gateway::counts);
     Service { end: Some(end), thread: Some(thread) }
 }
 

@@ -2,10 +2,11 @@
 //! server ends, so that the server frees what it had locked. In a network of its own, whose road is
 //! cut.
 
+mod common;
+
 use std::{
     io::Read,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::unix::net::UnixStream,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +16,7 @@ use sdp_fabric_verbs::{
     fabric::{Options, VerbsFabric},
 };
 use sdp_fake_verbs::{Network, Road, Step};
-use sdp_nfs::gateway::{Gateway, PORT, Settings};
+use sdp_nfs::gateway::{PORT, Settings};
 use sdp_rdma::{
     cm::PrivateData,
     fabric::{CmEvent, Fabric},
@@ -39,16 +40,9 @@ fn a_dead_client_is_noticed_and_its_connection_to_the_server_ends() {
     let usual = Settings::new(listen, server, vec!["any".parse().unwrap()]);
     let silence = Duration::from_millis(200);
     let settings = Settings { memory: 8 << 20, timeout: LIMIT, silence, ..usual };
-    let (end, theirs) = UnixStream::pair().unwrap();
-    let (told, is_open) = std::sync::mpsc::channel();
-    let gateway = thread::spawn(move || {
-        let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
-        told.send(()).unwrap();
-        gateway.run().expect("served");
-        assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
+    let (end, gateway) = common::start_gateway(settings, |gateway| {
         serde_json::from_str::<Value>(&gateway.status()).expect("a status")
     });
-    is_open.recv().expect("it listens");
     let mut fabric = VerbsFabric::open(&Address::v4(IP, 0), &Options::default()).expect("a fabric");
     let data = PrivateData::new(&[]).unwrap();
     fabric.connect(Address::v4(IP, PORT), data).expect("a connect");

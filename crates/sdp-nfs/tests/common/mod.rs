@@ -1,4 +1,4 @@
-//! What tests of the proxy share: records, a proxy, and a client before it.
+//! What these tests share: records, gateways, a proxy, and a client before it.
 
 #![allow(dead_code, reason = "not every file uses all of it")]
 
@@ -12,6 +12,7 @@ use std::{
 
 use sdp_nfs::{
     counts::LocalCounts,
+    gateway::{self, Gateway},
     proxy::{Proxy, Settings},
 };
 use sdp_rpcrdma::rpc::mark;
@@ -35,6 +36,25 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 
 pub(crate) fn record(bytes: &[u8]) -> Vec<u8> {
     [&mark(bytes.len() as u32)[..], bytes].concat()
+}
+
+/// A gateway that listens, until the socket that is returned is shut down or dropped; then `tell` says what
+/// became of it. No memory of it is lost.
+pub(crate) fn start_gateway<T: Send + 'static>(
+    settings: gateway::Settings,
+    tell: impl FnOnce(&Gateway) -> T + Send + 'static,
+) -> (UnixStream, JoinHandle<T>) {
+    let (end, theirs) = UnixStream::pair().unwrap();
+    let (told, is_open) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || {
+        let mut gateway = Gateway::new(settings, theirs.into()).expect("a gateway");
+        told.send(()).unwrap();
+        gateway.run().expect("served");
+        assert_eq!(gateway.free_memory(), gateway.memory(), "a block was lost");
+        tell(&gateway)
+    });
+    is_open.recv().expect("it listens");
+    (end, thread)
 }
 
 pub(crate) struct Service<C> {
